@@ -1,0 +1,31 @@
+"""How well a stream was learned and kept. Everything here is a fraction in [0, 1]; only `percent` writes per cent."""
+
+from remnant.evaluation.accuracy_matrix import AccuracyMatrix
+from remnant.evaluation.evaluate import Evaluation, Split, evaluate
+from remnant.evaluation.metrics import (
+    Baseline,
+    ForwardTransfer,
+    average_accuracy,
+    average_forgetting,
+    backward_transfer,
+    forward_transfer,
+    learning_accuracy,
+)
+from remnant.evaluation.summary import Summary, percent, summarize
+
+__all__ = [
+    "AccuracyMatrix",
+    "Baseline",
+    "Evaluation",
+    "ForwardTransfer",
+    "Split",
+    "Summary",
+    "average_accuracy",
+    "average_forgetting",
+    "backward_transfer",
+    "evaluate",
+    "forward_transfer",
+    "learning_accuracy",
+    "percent",
+    "summarize",
+]

@@ -1,0 +1,64 @@
+"""The AlexNet-like network of the split CIFAR-100 experiment."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remnant.models.geometry import image_shape, output_size
+from remnant.models.network import Network
+from remnant.models.norm import Norm, norm_1d, norm_2d
+
+
+class AlexNet(Network):
+    """Three convolutions and two fully connected layers (appendix, "AlexNet-like architecture").
+
+    Each layer is followed by batch normalisation, ReLU and dropout, each convolution then by 2×2 max-pooling.
+
+    Args:
+        width: filters of the first convolution. The paper's 64 gives 64, 128, 256 filters and 2048, 2048 units.
+        dropout: its rate after the first two layers, and after the rest.
+        norm: `running` or `batch` (what the paper's tables used; see `remnant.models.norm`).
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        classes: int | Sequence[int],
+        *,
+        width: int = 64,
+        dropout: tuple[float, float] = (0.2, 0.5),
+        norm: Norm = "running",
+        bias: bool = False,
+    ) -> None:
+        super().__init__(input_shape, classes)
+        channels, image = image_shape("AlexNet", self.input_shape)
+        units = 32 * width
+        early, late = dropout
+
+        self.conv1 = nn.Conv2d(channels, width, 4, bias=bias)
+        self.norm1 = norm_2d(width, norm)
+        self.conv2 = nn.Conv2d(width, 2 * width, 3, bias=bias)
+        self.norm2 = norm_2d(2 * width, norm)
+        self.conv3 = nn.Conv2d(2 * width, 4 * width, 2, bias=bias)
+        self.norm3 = norm_2d(4 * width, norm)
+        self.pool = nn.MaxPool2d(2)
+        self.drop_early = nn.Dropout(early)
+        self.drop_late = nn.Dropout(late)
+
+        height, breadth = output_size(
+            "AlexNet", image, [self.conv1, self.pool, self.conv2, self.pool, self.conv3, self.pool]
+        )
+        self.fc1 = nn.Linear(4 * width * height * breadth, units, bias=bias)
+        self.norm4 = norm_1d(units, norm)
+        self.fc2 = nn.Linear(units, units, bias=bias)
+        self.norm5 = norm_1d(units, norm)
+        self.attach_heads(units, bias=bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.pool(self.drop_early(F.relu(self.norm1(self.conv1(x)))))
+        x = self.pool(self.drop_early(F.relu(self.norm2(self.conv2(x)))))
+        x = self.pool(self.drop_late(F.relu(self.norm3(self.conv3(x)))))
+        x = self.drop_late(F.relu(self.norm4(self.fc1(x.flatten(1)))))
+        x = self.drop_late(F.relu(self.norm5(self.fc2(x))))
+        return x

@@ -1,0 +1,63 @@
+"""The modified LeNet-5 of the CIFAR-100 superclass experiment."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remnant.models.geometry import image_shape, output_size
+from remnant.models.names import no_such
+from remnant.models.network import Network
+
+Init = Literal["kaiming_uniform", "pytorch"]
+
+
+class LeNet(Network):
+    """Two convolutions and two fully connected layers, 20-50-800-500 (appendix, "CIFAR-100 Superclass Experiment").
+
+    Each convolution is followed by ReLU, local response normalisation over four channels, and overlapping max-pooling.
+
+    Args:
+        width: filters of the first convolution; the other layers keep the proportions of 20-50-800-500.
+        init: `kaiming_uniform` (fan-in, for ReLU; the superclass experiment's, heads included) or PyTorch's own.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        classes: int | Sequence[int],
+        *,
+        width: int = 20,
+        init: Init = "kaiming_uniform",
+        bias: bool = False,
+    ) -> None:
+        super().__init__(input_shape, classes)
+        if init not in get_args(Init):
+            raise ValueError(no_such("init", init, get_args(Init)))
+        channels, image = image_shape("LeNet", self.input_shape)
+        filters = width * 50 // 20
+
+        self.conv1 = nn.Conv2d(channels, width, 5, padding=2, bias=bias)
+        self.conv2 = nn.Conv2d(width, filters, 5, padding=2, bias=bias)
+        self.response_norm = nn.LocalResponseNorm(4, alpha=0.001 / 9, beta=0.75, k=1)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+
+        height, breadth = output_size("LeNet", image, [self.conv1, self.pool, self.conv2, self.pool])
+        self.fc1 = nn.Linear(filters * height * breadth, 40 * width, bias=bias)
+        self.fc2 = nn.Linear(40 * width, 25 * width, bias=bias)
+        self.attach_heads(25 * width, bias=bias)
+        if init == "kaiming_uniform":
+            self.apply(_kaiming_uniform)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.pool(self.response_norm(F.relu(self.conv1(x))))
+        x = self.pool(self.response_norm(F.relu(self.conv2(x))))
+        x = F.relu(self.fc1(x.flatten(1)))
+        x = F.relu(self.fc2(x))
+        return x
+
+
+def _kaiming_uniform(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Linear | nn.Conv2d):
+        nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")

@@ -1,0 +1,33 @@
+"""The fully connected network of the permuted-MNIST experiment."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remnant.models.network import Network
+
+
+class MLP(Network):
+    """Two hidden layers of 100 ReLU units (Sec. 5), for inputs of any shape."""
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        classes: int | Sequence[int],
+        *,
+        hidden: Sequence[int] = (100, 100),
+        bias: bool = False,
+    ) -> None:
+        super().__init__(input_shape, classes)
+        widths = (prod(self.input_shape), *hidden)
+        self.hidden = nn.ModuleList(nn.Linear(inputs, outputs, bias=bias) for inputs, outputs in pairwise(widths))
+        self.attach_heads(widths[-1], bias=bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.hidden:
+            x = F.relu(layer(x))
+        return x

@@ -1,0 +1,87 @@
+"""The reduced ResNet18 of the miniImageNet and 5-Datasets experiments."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remnant.models.geometry import Sliding, image_shape, output_size
+from remnant.models.network import Network
+from remnant.models.norm import Norm, norm_2d
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions beside a shortcut, which is a strided 1×1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, norm: Norm, bias: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=bias)
+        self.norm1 = norm_2d(outputs, norm)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=bias)
+        self.norm2 = norm_2d(outputs, norm)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                OrderedDict(
+                    conv=nn.Conv2d(inputs, outputs, 1, stride=stride, bias=bias),
+                    norm=norm_2d(outputs, norm),
+                )
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        return F.relu(y + self.shortcut(x))
+
+
+class ResNet18(Network):
+    """A stem and four stages of two blocks, 20, 40, 80 and 160 filters (appendix, "Reduced ResNet18 architecture").
+
+    Args:
+        width: filters of the stem and the first stage; each later stage doubles them.
+        stem_stride: 1 for 32×32 images (5-Datasets), 2 for 84×84 (miniImageNet).
+        norm: `running` or `batch` (what the paper's tables used; see `remnant.models.norm`).
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        classes: int | Sequence[int],
+        *,
+        width: int = 20,
+        stem_stride: int = 1,
+        norm: Norm = "running",
+        bias: bool = False,
+    ) -> None:
+        super().__init__(input_shape, classes)
+        channels, image = image_shape("ResNet18", self.input_shape)
+
+        def stage(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+            return nn.Sequential(
+                Block(inputs, outputs, stride=stride, norm=norm, bias=bias),
+                Block(outputs, outputs, stride=1, norm=norm, bias=bias),
+            )
+
+        self.stem = nn.Conv2d(channels, width, 3, stride=stem_stride, padding=1, bias=bias)
+        self.stem_norm = norm_2d(width, norm)
+        self.stage1 = stage(width, width, 1)
+        self.stage2 = stage(width, 2 * width, 2)
+        self.stage3 = stage(2 * width, 4 * width, 2)
+        self.stage4 = stage(4 * width, 8 * width, 2)
+        self.pool = nn.AvgPool2d(2)
+
+        blocks = [block for block in self.modules() if isinstance(block, Block)]
+        main_path: list[Sliding] = [
+            self.stem,
+            *(conv for block in blocks for conv in (block.conv1, block.conv2)),
+            self.pool,
+        ]
+        height, breadth = output_size("ResNet18", image, main_path)
+        self.attach_heads(8 * width * height * breadth, bias=bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem_norm(self.stem(x)))
+        x = self.stage4(self.stage3(self.stage2(self.stage1(x))))
+        x = self.pool(x)
+        return x.flatten(1)
