@@ -1,0 +1,342 @@
+"""Gradient Projection Memory for a model: Algorithm 1 of the paper, without the training loop."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from . import batches as batch_streams
+from . import distributed, norms, recorder, state
+from .attachment import Attachment
+from .batches import Forward
+from .discovery import Selection, discover, unwrap
+from .errors import ConsolidationError, StateError
+from .protected import ProtectedWeight
+from .report import LayerReport, MemoryReport
+from .subspace import RANK_RULES, Subspace
+from .threshold import Schedule, Threshold, resolve
+from .verification import Verification, check_still, check_weight
+
+SUSPICIOUS = 0.01  # a task whose steps leaked more than this was trained past the memory
+
+
+class GPM:
+    """Remembers, per layer, the subspace of inputs each task used, and keeps later steps out of it.
+
+        memory = GPM(model, threshold=0.97, exclude=["heads.*"])
+        memory.attach(optimizer)
+        …train a task as ever…
+        memory.consolidate(loader)
+
+    threshold    ε of Eq. 5 and 9: a float, a dict of layer-name pattern → float, or a function (layer, task) → float
+    protect      patterns of the modules or parameters to protect (default: all); `exclude` takes away from those
+    bias         "augment": a bias is the weight of an input that is always 1; "freeze" or "free" it after the first task
+    norm         "freeze": normalisation layers hold their affine parameters and running statistics after the first task
+    rank_rule    "paper": Eq. 5; "authors": the published scripts' count, one direction fewer in the first task
+    unsupported  parameters no rule covers: "error", "freeze" (after the first task) or "free"
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        threshold: Threshold = 0.97,
+        *,
+        protect: Iterable[str] | None = None,
+        exclude: Iterable[str] = (),
+        bias: str = "augment",
+        norm: str = "freeze",
+        rank_rule: str = "paper",
+        unsupported: str = "error",
+    ) -> None:
+        _one_of("bias", bias, ("augment", "freeze", "free"))
+        _one_of("norm", norm, ("freeze", "free"))
+        _one_of("rank_rule", rank_rule, RANK_RULES)
+        _one_of("unsupported", unsupported, ("error", "freeze", "free"))
+        self.model = unwrap(model)
+        selection = Selection(protect, exclude)
+        self._plan = discover(self.model, selection, bias=bias, norm=norm, unsupported=unsupported)
+        self._threshold = resolve(threshold, [weight.name for weight in self._plan.weights])
+        self.rank_rule = rank_rule
+        self.settings: dict[str, Any] = {
+            "threshold": state.describe_threshold(threshold),
+            "protect": selection.protect,
+            "exclude": selection.exclude,
+            "bias": bias,
+            "norm": norm,
+            "rank_rule": rank_rule,
+            "unsupported": unsupported,
+        }
+        self.tasks = 0
+        self._anchors: dict[Tensor, Tensor] = {}  # W₀: the protected and frozen parameters as the task found them
+        self._statistics: dict[str, Tensor] = {}  # likewise the running statistics
+        self._attached: list[Attachment] = []
+        self._stepped: set[Tensor] = set()
+        self._said_full: set[str] = set()
+
+    @staticmethod
+    def schedule(start: float, step: float = 0.0) -> Schedule:
+        """ε₀ + δ·t for the t-th task, counted from 0."""
+        return Schedule(start, step)
+
+    @property
+    def subspaces(self) -> Mapping[str, Subspace | tuple[Subspace, ...]]:
+        """Layer name → its subspace; one per group for a grouped layer."""
+        return MappingProxyType(
+            {w.name: w.subspaces[0] if len(w.subspaces) == 1 else tuple(w.subspaces) for w in self._plan.weights}
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Memory the bases take."""
+        return sum(subspace.nbytes for weight in self._plan.weights for subspace in weight.subspaces)
+
+    # --- while a task is learnt -----------------------------------------------------------------------------------
+
+    def attach(self, optimizer: Optimizer) -> Optimizer:
+        """From now on every step of this optimizer leaves W·M where the task found it. Attaching again changes nothing."""
+        if any(attachment.optimizer is optimizer for attachment in self._attached):
+            return optimizer
+        self._check_model()
+        held = {p for group in optimizer.param_groups for p in group["params"]}
+        ours = {p for weight in self._plan.weights for p in weight.parameters} | set(self._plan.frozen.values())
+        if not held & ours:
+            raise ValueError(
+                "This optimizer holds none of the protected weights. Build it from the parameters of the model the memory "
+                "was made for (after any wrapper that replaces them), then attach it."
+            )
+        known = ours | set(self._plan.free.values())
+        for name, parameter in self.model.named_parameters():
+            if parameter in held and parameter.requires_grad and parameter not in known:
+                raise ValueError(
+                    f"{name!r} was not trainable when the memory was made, so it is not protected. Make it anew."
+                )
+        self._attached.append(Attachment(optimizer, self._project, self._restore))
+        if self.tasks:
+            self._hold_norms()
+        return optimizer
+
+    def detach(self, optimizer: Optimizer | None = None) -> None:
+        """Undoes attach: for this optimizer, or for all. Once none is left, normalisation layers train again."""
+        for attachment in [a for a in self._attached if optimizer in (None, a.optimizer)]:
+            attachment.remove()
+            self._attached.remove(attachment)
+        if not self._attached:
+            for module in self._plan.norms.values():
+                norms.release(module, self.model.training)
+
+    def project(self) -> None:
+        """Takes out of every `.grad` what is remembered (Eq. 6–7), for a hand-written step. Exact for plain SGD alone."""
+        self._project(None)
+
+    def restore(self) -> None:
+        """Puts every protected weight back to W·M = W₀·M, after a hand-written step that is not plain SGD."""
+        self._restore(None)
+
+    @torch.no_grad()
+    def _project(self, parameters: set[Tensor] | None) -> None:
+        for weight in self._plan.weights:
+            if parameters is None or not parameters.isdisjoint(weight.parameters):
+                self._stepped.update(p for p in weight.parameters if p.grad is not None)
+                if self.tasks and weight.rank:
+                    weight.project_gradient()
+        if self.tasks:
+            frozen = [p.grad for p in self._plan.frozen.values() if p.grad is not None]
+            if frozen:
+                torch._foreach_zero_(frozen)
+
+    @torch.no_grad()
+    def _restore(self, parameters: set[Tensor] | None) -> None:
+        if not self.tasks:
+            return
+        for weight in self._plan.weights:
+            if weight.rank and (parameters is None or not parameters.isdisjoint(weight.parameters)):
+                weight.restore(self._anchors)
+        frozen = list(self._plan.frozen.values())
+        if frozen:
+            torch._foreach_copy_(frozen, [self._anchors[p] for p in frozen])
+
+    # --- after a task ---------------------------------------------------------------------------------------------
+
+    def consolidate(
+        self, batches: Any, *, samples: int | None = None, forward: Forward | None = None
+    ) -> dict[str, int]:
+        """Remembers a task: streams its batches through the model and grows every layer's basis (Eq. 5, 8, 9).
+
+        `samples`: only that many examples, drawn evenly with a fixed seed. `forward(model, batch)`: how to call the
+        model, where model(batch), model(batch[0]) or model(**batch) is not it. Returns how many directions each layer
+        gained. All or nothing: an error leaves the memory as it was.
+        """
+        self._check_model()
+        if samples is not None and (not isinstance(samples, int) or samples < 1):
+            raise ValueError(f"samples is {samples!r}: it must be a positive whole number, or None for all.")
+        thresholds = {w.name: self._threshold(w.name, self.tasks) for w in self._plan.weights}
+        grams = self._record(batches, samples, forward)
+        recorder.check(grams)
+        unseen = [w for w in self._plan.weights if not grams[w.name].count]
+        trained = [w.name for w in unseen if not self._stepped.isdisjoint(w.parameters)]
+        if trained:
+            raise ConsolidationError(
+                f"{', '.join(map(repr, trained))} got gradients in this task, but the forward pass never called the layer, so "
+                "what it must remember is unknown. Call the layer itself (not a function with its weight), pass forward= so "
+                "that it is reached, or exclude it. Nothing was remembered."
+            )
+        self._warn_of_leaks()
+
+        grown: list[tuple[ProtectedWeight, list[Subspace], int]] = []
+        for weight in self._plan.weights:
+            subspaces, count = [], 0
+            for group, subspace in enumerate(weight.subspaces):
+                new = subspace.copy()
+                new.to(weight.view.weight.device)
+                count += new.grow(grams[weight.name].energy(group), thresholds[weight.name], self.rank_rule)
+                distributed.same_everywhere(new)
+                subspaces.append(new)
+            grown.append((weight, subspaces, count))
+        for weight, subspaces, count in grown:
+            weight.adopt(subspaces, [*weight.added, count])
+        self.tasks += 1
+        self._begin_task()
+        return {weight.name: count for weight, _, count in grown}
+
+    def _record(self, batches: Any, samples: int | None, forward: Forward | None) -> recorder.Grams:
+        rank, ranks = distributed.world()
+        stream = batch_streams.stream(batches)
+        if samples is not None:
+            share = samples // ranks + (rank < samples % ranks)
+            stream = batch_streams.sample(stream, share, seed=self.tasks * ranks + rank)
+        failure: Exception | None = None
+        grams: recorder.Grams = {}
+        count = 0
+        try:
+            grams, count = recorder.record(self.model, self._plan.weights, stream, forward or batch_streams.call)
+        except Exception as error:
+            failure = error  # raised below, once the other ranks know: they wait for this one
+        failures = distributed.total(int(failure is not None))
+        if failure is not None:
+            raise failure
+        if failures:
+            raise ConsolidationError(f"{failures} other rank(s) failed to record the task; see their errors.")
+        if not distributed.total(count):
+            raise ConsolidationError("There were no batches: nothing was remembered. Is the loader empty or used up?")
+        for gram in grams.values():
+            distributed.add_up(gram)
+        return grams
+
+    def _begin_task(self) -> None:
+        """The weights as they are now are what the next task must preserve."""
+        parameters = [p for weight in self._plan.weights for p in weight.parameters]
+        self._anchors = {p: p.detach().clone() for p in [*parameters, *self._plan.frozen.values()]}
+        self._statistics = {name: tensor.clone() for name, tensor in self._running_statistics().items()}
+        self._stepped.clear()
+        self._hold_norms()
+        self._say_what_is_full()
+
+    def _hold_norms(self) -> None:
+        for module in self._plan.norms.values():
+            norms.hold(module)
+
+    def _running_statistics(self) -> dict[str, Tensor]:
+        return {
+            f"{name}.{buffer}": tensor
+            for name, module in self._plan.norms.items()
+            for buffer, tensor in module.named_buffers(recurse=False)
+            if tensor.is_floating_point()
+        }
+
+    def _say_what_is_full(self) -> None:
+        full = [w.name for w in self._plan.weights if w.rank == w.capacity and w.name not in self._said_full]
+        self._said_full.update(full)
+        if full:
+            warnings.warn(
+                f"Full, and from now on fixed: {', '.join(full)}. Every input direction of the layer is remembered. A lower "
+                "threshold or a wider layer would leave room for more tasks.",
+                stacklevel=4,
+            )
+
+    def _warn_of_leaks(self) -> None:
+        leaking = [x for x in self._checks(None) if x.leak > max(SUSPICIOUS, x.rounding)] if self.tasks else []
+        if leaking:
+            named = ", ".join(f"{x.name} ({x.leak:.0%})" for x in leaking)
+            warnings.warn(
+                f"In this task these layers changed inside what earlier tasks use: {named}. They may have forgotten. Attach "
+                "every optimizer that trains them, or call project() and restore() around a hand-written step.",
+                stacklevel=3,
+            )
+
+    # --- looking at it --------------------------------------------------------------------------------------------
+
+    def report(self) -> MemoryReport:
+        """Per layer: capacity, rank, share used, directions added per task, and how many more tasks fit."""
+        layers = (LayerReport(w.name, w.capacity, w.rank, tuple(w.added)) for w in self._plan.weights)
+        return MemoryReport(self.tasks, tuple(layers), tuple(self._plan.frozen))
+
+    def verify(self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None) -> Verification:
+        """How far W·M has moved since the task began, per layer; with batches of an old task, how far its outputs drifted.
+
+        Raises LeakError where a layer's leak is beyond the tolerance and beyond what its number type can hold.
+        """
+        grams = None
+        if batches is not None:
+            grams, _ = recorder.record(
+                self.model, self._plan.weights, batch_streams.stream(batches), forward or batch_streams.call
+            )
+        result = Verification(tuple(self._checks(grams)) if self.tasks else (), tolerance)
+        result.raise_if_leaking()
+        return result
+
+    @torch.no_grad()
+    def _checks(self, grams: recorder.Grams | None) -> list[Any]:
+        checks = [check_weight(weight, self._anchors, grams) for weight in self._plan.weights]
+        checks += [check_still(name, p, self._anchors[p]) for name, p in self._plan.frozen.items()]
+        now = self._running_statistics()
+        return checks + [check_still(name, now[name], then) for name, then in self._statistics.items()]
+
+    # --- keeping it -----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on, the weights themselves aside: save those with the model's own state_dict."""
+        return state.collect(self)
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Takes over a saved memory of the same model. All or nothing."""
+        state.restore(self, saved)
+
+    def save(self, path: str | Path) -> None:
+        """One safetensors file, replaced whole or not at all."""
+        state.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module, *, threshold: Threshold | None = None) -> GPM:
+        """The memory saved at `path`, for this model. `threshold` is needed where it was a function, which no file holds."""
+        header, saved = state.load(Path(path))
+        settings = dict(header["settings"])
+        kept = state.revive_threshold(settings.pop("threshold"))
+        if threshold is None and kept is None:
+            raise StateError(
+                f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…)."
+            )
+        memory = cls(model, threshold if threshold is not None else kept or 0.97, **settings)
+        memory.load_state_dict(saved)
+        return memory
+
+    def _check_model(self) -> None:
+        """A parameter replaced by another object (a new head, a swapped layer) would no longer be the one protected."""
+        present = {id(parameter) for parameter in self.model.parameters()}
+        for weight in self._plan.weights:
+            if any(id(parameter) not in present for parameter in weight.parameters):
+                raise RuntimeError(
+                    f"The parameters of {weight.name!r} were replaced since the memory was made. Make a new one for the model "
+                    "as it is (GPM.load takes the saved bases over)."
+                )
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, allowed))}.")

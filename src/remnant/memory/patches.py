@@ -1,0 +1,85 @@
+"""A convolution's input as rows: one row per output position, the patch the filter saw there (Sec. 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CHUNK = 2**22  # numbers unfolded at a time; the patches of a whole batch never exist together
+
+Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+ConvTranspose = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+
+
+def conv_rows(layer: Conv, x: Tensor) -> Iterator[Tensor]:
+    """Rows (groups, N, C/groups·k…) of a convolution's input, chunk by chunk."""
+    x = _batched(x, len(layer.kernel_size))
+    if layer.padding == "valid":
+        sides = [0] * (2 * len(layer.kernel_size))
+    elif layer.padding == "same":
+        spans = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        sides = [side for span in reversed(spans) for side in (span // 2, span - span // 2)]
+    else:
+        sides = [p for p in reversed(_numbers(layer.padding)) for _ in (0, 1)]
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    if any(sides):
+        x = F.pad(x, sides, mode=mode)
+    windows = _windows(x, layer.kernel_size, layer.stride, layer.dilation)
+    yield from _rows(windows, layer.groups, len(layer.kernel_size))
+
+
+def conv_transpose_rows(layer: ConvTranspose, x: Tensor, output_size: Sequence[int] | None = None) -> Iterator[Tensor]:
+    """Rows of a transposed convolution: the convolution of the zero-stuffed input with the flipped filter."""
+    dims = len(layer.kernel_size)
+    x = _batched(x, dims)
+    geometry = list(zip(layer.kernel_size, layer.stride, layer.dilation, _numbers(layer.padding), strict=True))
+    extra = list(layer.output_padding)
+    if output_size is not None:
+        smallest = [
+            (n - 1) * s - 2 * p + d * (k - 1) + 1 for n, (k, s, d, p) in zip(x.shape[2:], geometry, strict=True)
+        ]
+        extra = [int(want) - small for want, small in zip(list(output_size)[-dims:], smallest, strict=True)]
+    stuffed = x.new_zeros(
+        *x.shape[:2], *((n - 1) * s + 1 for n, (_, s, _, _) in zip(x.shape[2:], geometry, strict=True))
+    )
+    places = tuple(slice(None, None, s) for s in (1, 1, *layer.stride))
+    stuffed[places] = x
+    sides: list[int] = []
+    for (k, _, d, p), more in zip(reversed(geometry), reversed(extra), strict=True):
+        sides += [d * (k - 1) - p, d * (k - 1) - p + more]
+    windows = _windows(F.pad(stuffed, sides), layer.kernel_size, (1,) * dims, layer.dilation)
+    yield from _rows(windows, layer.groups, dims, flip=True)
+
+
+def _numbers(padding: object) -> list[int]:
+    assert isinstance(padding, tuple)
+    return [int(p) for p in padding]
+
+
+def _batched(x: Tensor, dims: int) -> Tensor:
+    return x if x.ndim == dims + 2 else x.unsqueeze(0)
+
+
+def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
+    """A view (B, C, out…, k…) of all patches; nothing is copied."""
+    for dim, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
+        x = x.unfold(dim, d * (k - 1) + 1, s)[..., ::d]
+    return x
+
+
+def _rows(windows: Tensor, groups: int, dims: int, *, flip: bool = False) -> Iterator[Tensor]:
+    """Copies the patches out, a few samples or a few lines of one sample at a time."""
+    kernel = tuple(range(-dims, 0)) if flip else ()
+    channels = windows.shape[1]
+    size = channels // groups * prod(windows.shape[2 + dims :])
+    per_line = groups * size * prod(windows.shape[3 : 2 + dims])
+    lines = max(1, CHUNK // max(1, per_line))
+    samples = max(1, lines // windows.shape[2])
+    grouped = windows.unflatten(1, (groups, channels // groups))  # (B, G, C/G, out…, k…)
+    order = (1, 0, *range(3, 3 + dims), 2, *range(3 + dims, 3 + 2 * dims))  # (G, B, out…, C/G, k…)
+    for part in grouped.permute(order).split(samples, dim=1):
+        for some in part.split(lines, dim=2):
+            yield (some.flip(kernel) if flip else some).reshape(groups, -1, size)

@@ -1,0 +1,103 @@
+"""Removes what is remembered from a gradient, an update or an input (Eq. 6, 7), in the cheapest exact form.
+
+For a stack x of matrices (groups × outputs × n), one subspace a group:
+
+    low-rank    x − (x·M)·Mᵀ      4·m·n·k flops
+    complement  (x·N)·Nᵀ          4·m·n·(n−k)
+    dense       x·(I − M·Mᵀ)      2·m·n², but one kernel instead of two
+    axes        x ⊙ (1 − held)    one-hot inputs
+
+The same function serves an input: δᵀ·(X·P) = (δᵀ·X)·P, so rows may be projected in place of the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .subspace import AxisSubspace, Subspace
+
+# What starting one more kernel costs, in flops it could have done meanwhile (a few µs).
+LAUNCH = {"cpu": 2e5, "cuda": 1e8}
+
+
+def cheapest_form(outputs: int, inputs: int, rank: int, spare: int, device: str, groups: int = 1) -> str:
+    """Which exact form costs least for (groups × outputs × inputs) gradients; `spare` is inputs − the lowest rank."""
+    launch = LAUNCH.get(device, LAUNCH["cuda"])
+    size = groups * outputs * inputs
+    costs = {
+        "low-rank": 4.0 * size * rank + 2 * launch,
+        "complement": 4.0 * size * spare + 2 * launch,
+        "dense": 2.0 * size * inputs + launch,
+    }
+    return min(costs, key=costs.__getitem__)
+
+
+class Projection:
+    """What remains of x outside a stack of subspaces."""
+
+    def __init__(
+        self,
+        subspaces: Sequence[Subspace],
+        outputs: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        hard: bool = False,
+        form: str | None = None,
+    ) -> None:
+        """`hard`: only the directions held with weight 1. `form`: this form instead of the cheapest."""
+        n = subspaces[0].capacity
+        ranks = [subspace.rank for subspace in subspaces]
+        soft = any(bool((subspace.weights < 1).any()) for subspace in subspaces)
+        if isinstance(subspaces[0], AxisSubspace):
+            form = "axes"
+        elif soft and form in (None, "complement"):
+            form = "low-rank"
+        self.form = form or cheapest_form(outputs, n, max(ranks), n - min(ranks), device.type, groups=len(subspaces))
+        self.dtype, self.device = dtype, device
+        self.empty = max(ranks) == 0
+
+        def stacked(columns: Sequence[Tensor]) -> Tensor:
+            # Groups may have different ranks: columns of zeros project nothing.
+            width = max(column.shape[1] for column in columns)
+            padded = [torch.nn.functional.pad(column, (0, width - column.shape[1])) for column in columns]
+            return torch.stack(padded).to(device=device, dtype=dtype)
+
+        if self.form == "axes":
+            left_free = 1 - subspaces[0]._stored
+            left_free = (left_free > 0).to(left_free) if hard else left_free
+            self.right = left_free.to(device=device, dtype=dtype)
+            return
+        if self.form == "complement":
+            self.left = stacked([subspace.complement for subspace in subspaces])
+            self.right = self.left.mT
+            return
+        bases = [subspace.basis for subspace in subspaces]
+        weights = [(s.weights >= 1).to(s.weights) if hard else s.weights for s in subspaces]
+        self.left = stacked(bases)
+        self.right = stacked([b * w for b, w in zip(bases, weights, strict=True)]).mT if soft else self.left.mT
+        if self.form == "dense":
+            eye = torch.eye(n, dtype=torch.float64, device=device)
+            self.right = (eye - self.left.double() @ self.right.double()).to(dtype)
+            del self.left
+
+    def remove(self, x: Tensor) -> Tensor:
+        """x − (x·M)·Mᵀ for x of shape (groups, outputs, n)."""
+        if self.form == "axes":
+            return x * self.right
+        if self.form == "dense":
+            return x @ self.right
+        if self.form == "complement":
+            return (x @ self.left) @ self.right
+        return torch.baddbmm(x, x @ self.left, self.right, alpha=-1)
+
+    def remove_(self, x: Tensor) -> Tensor:
+        """The same in place."""
+        if self.form == "axes":
+            return x.mul_(self.right)
+        if self.form == "low-rank":
+            return x.baddbmm_(x @ self.left, self.right, alpha=-1)
+        return x.copy_(self.remove(x))

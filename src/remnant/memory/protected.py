@@ -1,0 +1,153 @@
+"""One weight under protection: its subspaces, and the two moves that keep W·M where the task found it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .layers import LayerView
+from .projection import Projection
+from .subspace import AxisSubspace, Subspace
+
+Anchors = Mapping[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A module that multiplies the weight: where rows come from, and which of the weight's biases it adds."""
+
+    module: nn.Module
+    view: LayerView
+    bias: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Bias:
+    """A bias, or the piece of it that goes with one weight."""
+
+    parameter: Tensor
+    part: tuple[int, int] | None
+
+    def of(self, tensor: Tensor) -> Tensor:
+        return tensor if self.part is None else tensor[slice(*self.part)]
+
+
+class ProtectedWeight:
+    """A weight, the biases that go with it, and what is remembered of their inputs.
+
+    A bias is the weight of an input that is always 1: with biases the matrices are [W | b…], one more input each.
+    """
+
+    def __init__(self, name: str, view: LayerView, sites: list[Site], biases: list[Bias]) -> None:
+        self.name, self.view, self.sites, self.biases = name, view, sites, biases
+        kind = AxisSubspace if view.one_hot else Subspace
+        weight = view.weight
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        capacity = view.inputs + len(biases)
+        self.subspaces = [kind(capacity, dtype=dtype, device=weight.device) for _ in range(view.groups)]
+        self.added: list[int] = []  # directions per task, all groups together
+        self._projections: dict[bool, Projection] = {}
+
+    @property
+    def capacity(self) -> int:
+        return sum(subspace.capacity for subspace in self.subspaces)
+
+    @property
+    def rank(self) -> int:
+        return sum(subspace.rank for subspace in self.subspaces)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.view.weight, *(bias.parameter for bias in self.biases)]
+
+    def adopt(self, subspaces: list[Subspace], added: list[int]) -> None:
+        """Takes grown or loaded subspaces in place of the present ones."""
+        self.subspaces, self.added = subspaces, added
+        self._projections = {}
+
+    def project_gradient(self) -> None:
+        """Eq. 6–7: ∇W ← ∇W − (∇W·M)·Mᵀ, in `.grad`."""
+        grads = [parameter.grad for parameter in self.parameters]
+        if all(grad is None for grad in grads) or any(grad is not None and grad.is_sparse for grad in grads):
+            return  # a sparse gradient is left to `restore`, which is exact by itself
+        tensors = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, grads, strict=True)]
+        self._change(tensors, lambda stack: self._projection(stack).remove_(stack))
+
+    def restore(self, anchors: Anchors) -> None:
+        """W ← W₀ + (W − W₀)·(I − M·Mᵀ): W·M = W₀·M again, whatever the optimiser did.
+
+        Written with the difference to W₀ rather than with C₀ = W₀·M: rounding then is relative to what the task has
+        learnt, not to the whole weight.
+        """
+
+        def put_back(stack: Tensor) -> Tensor:
+            projection = self._projection(stack, hard=True)
+            with _full_precision(stack.device):
+                start = self.stack(anchors)
+                return stack.copy_(start + projection.remove_(stack - start))
+
+        self._change(list(self.parameters), put_back)
+
+    def difference(self, anchors: Anchors) -> Tensor:
+        """W − W₀ as a stack, biases included."""
+        return self._stack(list(self.parameters)) - self.stack(anchors)
+
+    def stack(self, anchors: Anchors) -> Tensor:
+        """W₀, biases included."""
+        return self._stack([anchors[parameter] for parameter in self.parameters])
+
+    def leak(self, anchors: Anchors) -> tuple[Tensor, Tensor, Tensor]:
+        """‖(W − W₀)·M‖, ‖W − W₀‖ and ‖W‖."""
+        moved = self.difference(anchors)
+        with _full_precision(moved.device):
+            inside = moved - self._projection(moved, hard=True).remove(moved)
+        return inside.norm(), moved.norm(), self._stack(list(self.parameters)).norm()
+
+    def _projection(self, stack: Tensor, *, hard: bool = False) -> Projection:
+        cached = self._projections.get(hard)
+        if cached is None or (cached.dtype, cached.device) != (stack.dtype, stack.device):
+            cached = Projection(self.subspaces, self.view.outputs, stack.dtype, stack.device, hard=hard)
+            self._projections[hard] = cached
+            if not hard and all(bool((s.weights >= 1).all()) for s in self.subspaces):
+                self._projections[True] = cached
+        return cached
+
+    def _stack(self, tensors: list[Tensor]) -> Tensor:
+        """(groups, outputs, inputs + biases), in at least float32 where the weights are narrower."""
+        weight, *biases = (tensor.detach() for tensor in tensors)
+        stack = self.view.matrix(weight)
+        if biases:
+            groups, outputs = stack.shape[:2]
+            parts = [bias.of(b).reshape(groups, outputs, 1) for b, bias in zip(biases, self.biases, strict=True)]
+            stack = torch.cat([stack, *parts], dim=2)
+        return stack.to(torch.promote_types(stack.dtype, torch.float32))
+
+    def _change(self, tensors: list[Tensor], change: Callable[[Tensor], Tensor]) -> None:
+        """Runs `change` (in place) on the stack of these tensors and writes the result back into them."""
+        stack = self._stack(tensors)
+        change(stack)
+        weight, *biases = (tensor.detach() for tensor in tensors)
+        if stack.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr():
+            return  # a view: changed in place
+        inputs = self.view.inputs
+        weight.copy_(self.view.tensor(stack[:, :, :inputs]))
+        for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=inputs):
+            bias.of(tensor).copy_(stack[:, :, column].reshape(-1))
+
+
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """No TF32 while weights are put back: its 10 bits would leak 3e-4 of every step."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,103 @@
+"""Streams a task's layer inputs into Gram matrices: hooks in, batches through, hooks out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .batches import Forward, to_device
+from .errors import ConsolidationError
+from .gram import Counts, Gram
+from .protected import ProtectedWeight, Site
+
+Grams = dict[str, Gram | Counts]
+
+
+def record(
+    model: nn.Module, weights: list[ProtectedWeight], batches: Iterable[Any], forward: Forward
+) -> tuple[Grams, int]:
+    """The Gram of every weight's inputs over these batches, model in eval mode, and how many batches there were."""
+    grams: Grams = {}
+    for weight in weights:
+        device = weight.view.weight.device
+        size = weight.subspaces[0].capacity
+        grams[weight.name] = Counts(size, device) if weight.view.one_hot else Gram(weight.view.groups, size, device)
+    device = next(model.parameters()).device
+    count = 0
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_evaluating(model))
+        stack.enter_context(_eager())
+        for weight in weights:
+            for site in weight.sites:
+                stack.callback(_listen(weight, site, grams[weight.name]).remove)
+        for batch in batches:
+            try:
+                forward(model, to_device(batch, device))
+            except Exception as error:
+                error.add_note(
+                    "While remembering a task's inputs. A batch goes to the model as model(batch), model(batch[0]) for a "
+                    "tuple, model(**batch) for a dict; pass forward=lambda model, batch: … if yours is called otherwise."
+                )
+                raise
+            count += 1
+    return grams, count
+
+
+def check(grams: Grams) -> None:
+    """NaN or inf anywhere in a layer's inputs shows in its Gram."""
+    bad = [name for name, gram in grams.items() if not bool(torch.isfinite(gram.matrix()).all())]
+    if bad:
+        raise ConsolidationError(
+            f"Inputs of {', '.join(map(repr, bad))} contain NaN or inf. Nothing was remembered; check the data and the "
+            "model (did training diverge?), then consolidate again."
+        )
+
+
+def _listen(weight: ProtectedWeight, site: Site, gram: Gram | Counts) -> torch.utils.hooks.RemovableHandle:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        rows = site.view.rows(*args, **kwargs)
+        for chunk in [rows] if isinstance(rows, Tensor) else rows:
+            gram.add(chunk if weight.view.one_hot else _augmented(chunk, len(weight.biases), site.bias))
+
+    return site.module.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def _augmented(rows: Tensor, biases: int, which: int | None) -> Tensor:
+    """Rows as (groups, N, n), with the constant input 1 of this site's bias behind them."""
+    rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
+    if biases:
+        rows = F.pad(rows, (0, biases))
+        if which is not None:
+            rows[:, :, which - biases] = 1
+    return rows
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, then each module's own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    for module, _ in modes:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def _eager() -> Iterator[None]:
+    """Runs the Python of every module: a compiled or fused forward would pass the hooks by."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

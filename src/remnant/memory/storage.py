@@ -1,0 +1,50 @@
+"""A memory as one safetensors file: tensors by path, everything else as JSON in the header. No pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from .errors import StateError
+
+VERSION = 1
+KEY = "remnant.memory"
+
+
+def write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Written beside its place and renamed into it: a file is whole or not there."""
+    data = to_bytes(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, {KEY: json.dumps(header)}
+    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise StateError(f"{path} is not a whole safetensors file ({error}). Was its writing cut short?") from error
+    if KEY not in metadata:
+        raise StateError(f"{path} holds tensors, but no memory of ours: it was not written by GPM.save().")
+    header = cast(dict[str, Any], json.loads(metadata[KEY]))
+    if header.get("version") != VERSION:
+        raise StateError(
+            f"{path} has version {header.get('version')} of the format; this release reads version {VERSION}."
+        )
+    return header, tensors
