@@ -173,7 +173,7 @@ def test_an_unknown_norm_is_refused(name):
 
 
 def test_lenet_normalises_each_value_by_its_four_channel_neighbours():
-    network, x = small("lenet"), torch.rand(1, 6, 1, 1)
+    network, x = small("lenet"), 200 * images(1, 6, 1, 1)  # large enough for α = 0.001/9 to matter
     expected = x.clone()
     for channel in range(6):
         near = x[0, max(0, channel - 2) : channel + 2, 0, 0]
