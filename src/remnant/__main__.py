@@ -1,0 +1,19 @@
+"""`remnant` and `python -m remnant`."""
+
+import sys
+
+
+def main() -> None:
+    """Runs the command line, or says what to install for it."""
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"The command line needs {error.name}, which is not installed: pip install 'remnant[cli]'.")
+    from .cli import app
+
+    app()
+
+
+if __name__ == "__main__":
+    main()

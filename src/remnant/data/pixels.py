@@ -1,0 +1,63 @@
+"""From stored bytes to the numbers a network sees."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .seeding import Rows
+from .store import Dataset, Part
+from .stream import Split
+
+Transform = Callable[[Tensor], Tensor]  # bytes N×C×H×W → float32, on whatever device the bytes are
+
+CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
+CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def normalise(
+    x: Tensor, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,), full: float = 255.0
+) -> Tensor:
+    """(x / full − mean) / std per channel; `full` is the byte that means 1.
+
+    As one product and one difference: IEEE rounds each alike everywhere, so every device gets the same bits.
+    """
+    scale = torch.tensor([1 / (full * s) for s in std], dtype=torch.float32, device=x.device)
+    shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=x.device)
+    return x.to(torch.float32).mul_(scale.view(-1, 1, 1)).sub_(shift.view(-1, 1, 1))
+
+
+def channels_first(images: NDArray[np.uint8]) -> Tensor:
+    """N×H×W or N×H×W×3 bytes as N×C×H×W."""
+    x = torch.from_numpy(images)
+    return x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
+
+
+def split_of(
+    dataset: Dataset,
+    part: Part,
+    rows: Rows,
+    transform: Transform,
+    labels: Callable[[NDArray[np.uint8]], Tensor] | None = None,
+) -> Split:
+    """The given rows of a set as a split; pixels are read, moved and transformed when asked for."""
+
+    def x(device: torch.device) -> Tensor:
+        return transform(channels_first(dataset.images(part)[_cheap(rows)]).to(device))
+
+    def y() -> Tensor:
+        chosen = dataset.labels(part)[rows]
+        return labels(chosen) if labels else torch.from_numpy(chosen.astype(np.int64))
+
+    return Split(len(rows), x, y)
+
+
+def _cheap(rows: Rows) -> Rows | slice:
+    """A run of rows as a slice: a view of the stored bytes where fancy indexing would copy them."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and bool((np.diff(rows) == 1).all()):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
