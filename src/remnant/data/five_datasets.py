@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate, pad
 
 from .checks import share
 from .pixels import CIFAR_MEAN, CIFAR_STD, Transform, normalise, split_of
@@ -11,8 +12,9 @@ from .seeding import shuffled_out
 from .store import load_dataset
 from .stream import Stream, Task
 
-# (set, name of the task, mean, std), in the order of the code behind the paper's table. For the grey sets,
-# MNIST and Fashion-MNIST, the statistics are those of the images after padding.
+# (set, name of the task, mean, std), in the order of the code behind the paper's table. The statistics are those of the
+# images at 32×32: MNIST and Fashion-MNIST padded with black, notMNIST enlarged. (No source says how the published 32×32
+# notMNIST was made. Padding would bring its mean to 0.33, bicubic enlargement gives the 0.425 and 0.450 in use.)
 FIVE = (
     ("cifar10", "CIFAR-10", CIFAR_MEAN, CIFAR_STD),
     ("mnist", "MNIST", (0.1,) * 3, (0.2752,) * 3),
@@ -32,7 +34,7 @@ def five_datasets(seed: int, *, valid: float = 0.05) -> Stream:
         rows = np.arange(len(dataset.labels("train")))
         train, held = shuffled_out(rows, valid, seed, number)
         test = np.arange(len(dataset.labels("test")))
-        transform = _coloured(mean, std)
+        transform = _coloured(mean, std, _enlarged if name == "notmnist" else _padded)
         tasks.append(
             Task(
                 title,
@@ -46,12 +48,23 @@ def five_datasets(seed: int, *, valid: float = 0.05) -> Stream:
     return Stream("five-datasets", tuple(tasks), "multi", (3, 32, 32), (10,) * 5)
 
 
-def _coloured(mean: tuple[float, ...], std: tuple[float, ...]) -> Transform:
-    """Grey 28×28 padded with two black pixels to 32×32 and repeated over three channels; then normalised."""
+def _coloured(mean: tuple[float, ...], std: tuple[float, ...], grow: Transform) -> Transform:
+    """Grey images brought to 32×32 by `grow` and repeated over three channels; all normalised."""
 
     def transform(x: Tensor) -> Tensor:
-        if x.shape[1] == 1:
-            x = torch.nn.functional.pad(x, (2, 2, 2, 2)).expand(-1, 3, -1, -1)
-        return normalise(x, mean, std)
+        return normalise(grow(x).expand(-1, 3, -1, -1) if x.shape[1] == 1 else x, mean, std)
 
     return transform
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Two black pixels on every side: 28×28 becomes 32×32."""
+    return pad(x, (2, 2, 2, 2))
+
+
+def _enlarged(x: Tensor) -> Tensor:
+    """Bicubic, and whole bytes again, as an image program would have stored it."""
+    if len(x) == 0:
+        return x.new_zeros((0, 1, 32, 32))
+    larger = interpolate(x.to(torch.float32), (32, 32), mode="bicubic", antialias=True, align_corners=False)
+    return larger.round_().clamp_(0, 255)

@@ -90,7 +90,10 @@ def permutation(order: Tensor) -> Move:
     """Pixel i of the moved image is pixel order[i] of the stored one."""
 
     def move(x: Tensor) -> Tensor:
-        return x.flatten(1).index_select(1, order.to(x.device)).view_as(x)
+        flat = x.flatten(1)
+        if x.device.type == "cpu":  # for bytes numpy's gather is three times as fast
+            return torch.from_numpy(flat.numpy().take(order.numpy(), axis=1)).view_as(x)
+        return flat.index_select(1, order.to(x.device)).view_as(x)
 
     return move
 
@@ -116,13 +119,10 @@ def rotation(side: int, degrees: float) -> Move:
         corners.append((torch.from_numpy(index.reshape(-1)), torch.from_numpy(weight.reshape(-1)).float()))
 
     def move(x: Tensor) -> Tensor:
-        flat = x.flatten(1)
-        turned = torch.zeros(flat.shape, dtype=torch.float32, device=x.device)
-        there = [(index.to(x.device), weight.to(x.device)) for index, weight in corners]
-        for start in range(0, len(flat), 512):  # a block that stays in a core's cache: six times as fast
-            block = flat[start : start + 512].to(torch.float32)
-            for index, weight in there:
-                turned[start : start + 512].add_(block.index_select(1, index).mul_(weight))
+        flat = x.flatten(1).to(torch.float32)
+        turned = torch.zeros_like(flat)
+        for index, weight in corners:
+            turned.add_(flat.index_select(1, index.to(x.device)).mul_(weight.to(x.device)))
         return turned.view_as(x)
 
     return move

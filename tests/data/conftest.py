@@ -1,0 +1,67 @@
+"""A store of its own for every test, and stand-ins for the sets this machine may not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from originals import REAL_ROOT, Arrays, blank
+
+from remnant.data import five_datasets, incremental, permuted, sources, split
+from remnant.data.store import Dataset, load_dataset
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty store, so that no test depends on, or touches, what this machine has."""
+    folder = tmp_path / "store"
+    monkeypatch.setenv("REMNANT_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Use the machine's own prepared sets, or skip and say which is absent."""
+
+    def use(*names: str) -> None:
+        for name in names:
+            if not (REAL_ROOT / f"{name}.npz").exists():
+                pytest.skip(f"the prepared set '{name}' is not on this machine (remnant data fetch {name})")
+        monkeypatch.setenv("REMNANT_DATA", str(REAL_ROOT))
+
+    return use
+
+
+@pytest.fixture
+def small_counts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets a set have the counts of the test's small files."""
+
+    def use(name: str, train: int, test: int, classes: int) -> None:
+        entry = replace(sources.SOURCES[name], counts=((train, test),), classes=(classes,))
+        monkeypatch.setitem(sources.SOURCES, name, entry)
+
+    return use
+
+
+@pytest.fixture
+def fake_sets(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Dataset]]:
+    """Stands in for `load_dataset` with sets of given arrays; what is not given has blank images and real counts."""
+    made: dict[str, Dataset] = {}
+
+    def load(name: str) -> Dataset:
+        if name == "digits":
+            return load_dataset(name)
+        if name not in made:
+            made[name] = Dataset(name, blank(name), sources.SOURCES[name].image)
+        return made[name]
+
+    def use(**given: Arrays) -> dict[str, Dataset]:
+        for name, arrays in given.items():
+            made[name] = Dataset(name, arrays, arrays["train_images"].shape[1:])
+        for module in (five_datasets, incremental, permuted, split):
+            monkeypatch.setattr(module, "load_dataset", load)
+        return made
+
+    return use
