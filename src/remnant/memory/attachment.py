@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-Step = Callable[[set[Tensor]], None]
+from .precision import full_precision_is_set
+
+Project = Callable[[set[Tensor]], None]
+Restore = Callable[[set[Tensor], bool], None]
 
 
 class Attachment:
     """Projects the gradient before each step and puts the weights back after it."""
 
-    def __init__(self, optimizer: Optimizer, project: Step, restore: Step) -> None:
+    def __init__(self, optimizer: Optimizer, project: Project, restore: Restore) -> None:
         self.optimizer, self._project, self._restore = optimizer, project, restore
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
@@ -48,18 +51,23 @@ class Attachment:
         return args, {**kwargs, "closure": projected}
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not steps_along_gradient(optimizer):
-            self._restore(self.parameters)
+        self._restore(self.parameters, steps_along_gradient(optimizer))
 
 
 def steps_along_gradient(optimizer: Optimizer) -> bool:
-    """Plain SGD: its step is a multiple of the projected gradient, so nothing but rounding is left to put back.
+    """Plain SGD: its step is one multiple of the projected gradient, so nothing but rounding is left to put back.
 
-    In bf16 or fp16 rounding alone would add up to a leak, so those are put back too.
+    A weight and its bias are projected together, so their groups must not differ in learning rate. In bf16, fp16 or
+    with a reduced float32 precision (TF32) rounding alone would add up to a leak, so those are put back too.
     """
-    return type(optimizer) is torch.optim.SGD and all(
-        not group["momentum"]
-        and not group["weight_decay"]
-        and all(parameter.dtype in (torch.float32, torch.float64) for parameter in group["params"])
-        for group in optimizer.param_groups
+    exact = (torch.float32, torch.float64) if full_precision_is_set() else (torch.float64,)
+    return (
+        type(optimizer) is torch.optim.SGD
+        and len({group["lr"] for group in optimizer.param_groups}) == 1
+        and all(
+            not group["momentum"]
+            and not group["weight_decay"]
+            and all(parameter.dtype in exact for parameter in group["params"])
+            for group in optimizer.param_groups
+        )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
 
     Each example gets a random key and the smallest keys win, so the draw does not depend on how examples are batched.
     """
+    if not count:
+        return  # a rank whose share is none
     keys = np.random.default_rng(seed)
     chosen: list[tuple[float, int, Any]] = []  # a heap with the largest key first
     size = seen = 0
@@ -63,8 +66,10 @@ def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
                 heapq.heapreplace(chosen, (*entry, _example(batch, index)))
         seen += length
     examples = [example for _, _, example in sorted(chosen, key=lambda entry: entry[1])]
-    for start in range(0, len(examples), max(1, size)):
-        yield _collate(examples[start : start + size])
+    for _, alike in groupby(examples, key=_shapes):  # batches padded to their own length cannot be mixed
+        group = list(alike)
+        for start in range(0, len(group), size):
+            yield _collate(group[start : start + size])
 
 
 def _length(batch: Any) -> int:
@@ -93,6 +98,14 @@ def _example(batch: Any, index: int) -> Any:
     if isinstance(batch, list | tuple):
         return tuple(_example(value, index) for value in batch)
     return batch
+
+
+def _shapes(example: Any) -> Any:
+    if isinstance(example, Tensor):
+        return example.shape
+    if isinstance(example, Mapping):
+        return [(key, _shapes(value)) for key, value in example.items()]
+    return [_shapes(value) for value in example] if isinstance(example, tuple) else None
 
 
 def _collate(examples: list[Any]) -> Any:

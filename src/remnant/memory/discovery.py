@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -69,9 +70,9 @@ class Selection:
 
 def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, unsupported: str) -> Plan:
     plan = Plan()
-    names = {id(p): _clean(name) for name, p in model.named_parameters()}
-    modules = {_clean(name): module for name, module in model.named_modules()}
-    selection.check([*filter(None, modules), *names.values()])
+    names = {id(p): clean(name) for name, p in model.named_parameters()}
+    modules = {clean(name): module for name, module in model.named_modules()}
+    selection.check([*filter(None, modules), *(clean(n) for n, _ in model.named_parameters(remove_duplicate=False))])
     lazy = [names[id(p)] for p in model.parameters() if isinstance(p, UninitializedParameter)]
     if lazy:
         raise UnsupportedError(f"{lazy[0]!r} has no shape yet (a lazy layer). Run one batch through the model first.")
@@ -79,18 +80,20 @@ def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, un
     found: list[tuple[str, nn.Module, LayerView]] = []
     settled: set[int] = set()
     for name, module in modules.items():
-        own = list(module.parameters(recurse=False))
-        selected = not name or name in selection
-        if selected and is_norm(module) and not has_rule(module):
-            if norm == "freeze":
+        # The module's own names count: of two modules that share a weight, a pattern may mean one.
+        own = module.named_parameters(recurse=views_of(module) is not None, remove_duplicate=False)
+        selected = {id(p): p for n, p in own if p.requires_grad and clean(f"{name}.{n}" if name else n) in selection}
+        if is_norm(module) and not has_rule(module):
+            if norm == "freeze" and (selected or not name or name in selection):
                 plan.norms[name or ROOT] = module
-            (plan.frozen if norm == "freeze" else plan.free).update({names[id(p)]: p for p in own if p.requires_grad})
-            settled.update(id(p) for p in own)
-        elif selected and (views := views_of(module)) is not None:
+            settled.update(selected)
+            (plan.frozen if norm == "freeze" else plan.free).update({names[key]: p for key, p in selected.items()})
+        else:
             # A weight computed from others (a parametrization) is no parameter: its parts are looked at instead.
-            views = [view for view in views if _trainable(view, names, selection)]
+            views = [view for view in views_of(module) or [] if id(view.weight) in selected]
             found += [(".".join(filter(None, (name, view.part))) or ROOT, module, view) for view in views]
     plan.weights = _group(found, names, plan, bias, selection)
+    _check_names(plan.weights)
     for weight in plan.weights:
         settled.update(id(parameter) for parameter in weight.parameters)
     settled.update(id(p) for p in [*plan.frozen.values(), *plan.free.values()])
@@ -111,11 +114,6 @@ def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, un
             "Nothing to protect: no trainable layer of this model has a rule and is selected by protect/exclude."
         )
     return plan
-
-
-def _trainable(view: LayerView, names: dict[int, str], selection: Selection) -> bool:
-    known = id(view.weight) in names
-    return known and view.weight.requires_grad and names[id(view.weight)] in selection
 
 
 def _group(
@@ -166,6 +164,16 @@ def _group(
     return weights
 
 
+def _check_names(weights: list[ProtectedWeight]) -> None:
+    counts = Counter(weight.name for weight in weights)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"Two weights are called {twice[0]!r}. A rule that gives several views of a layer must name each: "
+            'LayerView(…, part="gate").'
+        )
+
+
 def _uncovered(name: str, module: nn.Module, parameter: Tensor, unsupported: str, plan: Plan) -> None:
     if unsupported == "freeze":
         plan.frozen[name] = parameter
@@ -173,14 +181,20 @@ def _uncovered(name: str, module: nn.Module, parameter: Tensor, unsupported: str
         plan.free[name] = parameter
     else:
         kind = type(module).__name__
+        reason, remedy = "no rule covers it", f"exclude it by name, or register_layer({kind}, rule)"
+        if has_rule(module):
+            reason = (
+                "the layer's weight is not a plain trainable parameter (parametrized, renormalised, fixed, or shared by "
+                "layers that see it in ways that exclude each other)"
+            )
+            remedy = "or exclude it by name"
         raise UnsupportedError(
-            f"GPM cannot protect {name!r} (in a {kind}): no rule covers it, and left free it would forget. "
-            f'Pass unsupported="freeze" to hold it fixed after the first task, unsupported="free" to accept that, '
-            f"exclude it by name, or register_layer({kind}, rule)."
+            f"GPM cannot protect {name!r} (in a {kind}): {reason}, and left free it would forget. "
+            f'Pass unsupported="freeze" to hold it fixed after the first task, unsupported="free" to accept that, {remedy}.'
         )
 
 
-def _clean(name: str) -> str:
+def clean(name: str) -> str:
     """Names as the user wrote them, without torch.compile's wrapper."""
     return ".".join(piece for piece in name.split(".") if piece != "_orig_mod")
 

@@ -16,13 +16,15 @@ from . import batches as batch_streams
 from . import distributed, norms, recorder, state
 from .attachment import Attachment
 from .batches import Forward
-from .discovery import Selection, discover, unwrap
+from .discovery import Selection, clean, discover, unwrap
 from .errors import ConsolidationError, StateError
 from .protected import ProtectedWeight
 from .report import LayerReport, MemoryReport
 from .subspace import RANK_RULES, Subspace
 from .threshold import Schedule, Threshold, resolve
 from .verification import Verification, check_still, check_weight
+
+Grown = list[tuple[ProtectedWeight, list[Subspace], int]]
 
 SUSPICIOUS = 0.01  # a task whose steps leaked more than this was trained past the memory
 
@@ -60,7 +62,7 @@ class GPM:
         _one_of("rank_rule", rank_rule, RANK_RULES)
         _one_of("unsupported", unsupported, ("error", "freeze", "free"))
         self.model = unwrap(model)
-        selection = Selection(protect, exclude)
+        self._selection = selection = Selection(protect, exclude)
         self._plan = discover(self.model, selection, bias=bias, norm=norm, unsupported=unsupported)
         self._threshold = resolve(threshold, [weight.name for weight in self._plan.weights])
         self.rank_rule = rank_rule
@@ -113,9 +115,15 @@ class GPM:
             )
         known = ours | set(self._plan.free.values())
         for name, parameter in self.model.named_parameters():
-            if parameter in held and parameter.requires_grad and parameter not in known:
+            if (
+                parameter in held
+                and parameter.requires_grad
+                and parameter not in known
+                and clean(name) in self._selection
+            ):
                 raise ValueError(
-                    f"{name!r} was not trainable when the memory was made, so it is not protected. Make it anew."
+                    f"{name!r} was not there or not trainable when the memory was made, so it is not protected. Exclude it "
+                    "by a pattern (a new head may come at any time under one), or make a new memory."
                 )
         self._attached.append(Attachment(optimizer, self._project, self._restore))
         if self.tasks:
@@ -152,15 +160,27 @@ class GPM:
                 torch._foreach_zero_(frozen)
 
     @torch.no_grad()
-    def _restore(self, parameters: set[Tensor] | None) -> None:
+    def _restore(self, parameters: set[Tensor] | None, along_gradient: bool = False) -> None:
+        """`along_gradient`: the step was a multiple of the projected gradient, so most weights need nothing."""
         if not self.tasks:
             return
+        self._follow_devices()
         for weight in self._plan.weights:
-            if weight.rank and (parameters is None or not parameters.isdisjoint(weight.parameters)):
+            if not weight.rank or (parameters is not None and parameters.isdisjoint(weight.parameters)):
+                continue
+            if not (along_gradient and parameters and weight.moved_along_gradient(parameters)):
                 weight.restore(self._anchors)
+        if along_gradient:
+            return
         frozen = list(self._plan.frozen.values())
         if frozen:
             torch._foreach_copy_(frozen, [self._anchors[p] for p in frozen])
+
+    def _follow_devices(self) -> None:
+        """A model moved to another device takes what it started from along."""
+        for parameter, anchor in self._anchors.items():
+            if anchor.device != parameter.device:
+                self._anchors[parameter] = anchor.to(parameter.device)
 
     # --- after a task ---------------------------------------------------------------------------------------------
 
@@ -189,7 +209,7 @@ class GPM:
             )
         self._warn_of_leaks()
 
-        grown: list[tuple[ProtectedWeight, list[Subspace], int]] = []
+        grown: Grown = []
         for weight in self._plan.weights:
             subspaces, count = [], 0
             for group, subspace in enumerate(weight.subspaces):
@@ -199,6 +219,7 @@ class GPM:
                 distributed.same_everywhere(new)
                 subspaces.append(new)
             grown.append((weight, subspaces, count))
+        self._say_what_is_full(grown)
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])
         self.tasks += 1
@@ -236,7 +257,6 @@ class GPM:
         self._statistics = {name: tensor.clone() for name, tensor in self._running_statistics().items()}
         self._stepped.clear()
         self._hold_norms()
-        self._say_what_is_full()
 
     def _hold_norms(self) -> None:
         for module in self._plan.norms.values():
@@ -250,14 +270,15 @@ class GPM:
             if tensor.is_floating_point()
         }
 
-    def _say_what_is_full(self) -> None:
-        full = [w.name for w in self._plan.weights if w.rank == w.capacity and w.name not in self._said_full]
+    def _say_what_is_full(self, grown: Grown) -> None:
+        full = [weight.name for weight, subspaces, _ in grown if all(subspace.full for subspace in subspaces)]
+        full = [name for name in full if name not in self._said_full]
         self._said_full.update(full)
         if full:
             warnings.warn(
                 f"Full, and from now on fixed: {', '.join(full)}. Every input direction of the layer is remembered. A lower "
                 "threshold or a wider layer would leave room for more tasks.",
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def _warn_of_leaks(self) -> None:
@@ -284,15 +305,17 @@ class GPM:
         """
         grams = None
         if batches is not None:
-            grams, _ = recorder.record(
-                self.model, self._plan.weights, batch_streams.stream(batches), forward or batch_streams.call
-            )
+            stream = batch_streams.stream(batches)
+            grams, count = recorder.record(self.model, self._plan.weights, stream, forward or batch_streams.call)
+            if not count:
+                raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")
         result = Verification(tuple(self._checks(grams)) if self.tasks else (), tolerance)
         result.raise_if_leaking()
         return result
 
     @torch.no_grad()
     def _checks(self, grams: recorder.Grams | None) -> list[Any]:
+        self._follow_devices()
         checks = [check_weight(weight, self._anchors, grams) for weight in self._plan.weights]
         checks += [check_still(name, p, self._anchors[p]) for name, p in self._plan.frozen.items()]
         now = self._running_statistics()
@@ -302,14 +325,17 @@ class GPM:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on, the weights themselves aside: save those with the model's own state_dict."""
+        self._check_model()
         return state.collect(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Takes over a saved memory of the same model. All or nothing."""
+        self._check_model()
         state.restore(self, saved)
 
     def save(self, path: str | Path) -> None:
         """One safetensors file, replaced whole or not at all."""
+        self._check_model()
         state.save(self, Path(path))
 
     @classmethod
@@ -322,18 +348,22 @@ class GPM:
             raise StateError(
                 f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…)."
             )
-        memory = cls(model, threshold if threshold is not None else kept or 0.97, **settings)
+        try:
+            memory = cls(model, threshold if threshold is not None else kept or 0.97, **settings)
+        except (TypeError, ValueError) as error:
+            raise StateError(f"The memory in {path} does not fit this model: {error}") from error
         memory.load_state_dict(saved)
         return memory
 
     def _check_model(self) -> None:
         """A parameter replaced by another object (a new head, a swapped layer) would no longer be the one protected."""
         present = {id(parameter) for parameter in self.model.parameters()}
-        for weight in self._plan.weights:
-            if any(id(parameter) not in present for parameter in weight.parameters):
+        ours = [(weight.name, parameter) for weight in self._plan.weights for parameter in weight.parameters]
+        for name, parameter in [*ours, *self._plan.frozen.items()]:
+            if id(parameter) not in present:
                 raise RuntimeError(
-                    f"The parameters of {weight.name!r} were replaced since the memory was made. Make a new one for the model "
-                    "as it is (GPM.load takes the saved bases over)."
+                    f"The parameters of {name!r} were replaced since the memory was made. Make a new one for the model as it "
+                    "is (GPM.load takes over bases saved before)."
                 )
 
 

@@ -92,7 +92,8 @@ class Gram:
         """Takes `rows` of shape (groups, N, size)."""
         step = max(1, CHUNK // max(1, self.groups * self.size))
         for part in rows.split(step, dim=1):
-            self._add(part.to(device=self.device, dtype=torch.float64))
+            # A copy even of float64: rows may be kept for a while, and the model may go on to change its input in place.
+            self._add(part.to(device=self.device, dtype=torch.float64, copy=True))
         self.count += rows.shape[1]
 
     def _add(self, rows: Tensor) -> None:

@@ -21,6 +21,7 @@ class LayerView:
 
     `rows` takes what the layer's forward takes and gives rows of shape (N, inputs), or (groups, N, inputs), whole or
     in chunks; for `one_hot` inputs, the indices. Each output is a row times the weight's matrix, plus the bias.
+    Groups with fewer rows than others are filled up with zeros, and `real` tells (groups, N) which rows are none of those.
     """
 
     weight: Tensor
@@ -31,6 +32,7 @@ class LayerView:
     output_dim: int = 0  # which dimension of the weight (a group's part of it) counts the outputs
     one_hot: bool = False
     part: str = ""  # tells several views of one module apart
+    real: Callable[..., Tensor] | None = field(default=None, repr=False)
 
     @property
     def outputs(self) -> int:
@@ -69,7 +71,8 @@ _rules: dict[type | str, Rule] = {}
 def register_layer(kind: type[nn.Module] | str, rule: Rule) -> None:
     """Teaches GPM a layer type: `rule(layer)` gives its `LayerView` (or several).
 
-    A dotted name ("package.module.Class") registers a type without importing it. Subclasses follow their nearest base.
+    A dotted name ("package.module.Class") registers a type without importing it. A subclass follows its nearest base,
+    unless it has a `forward` of its own.
     """
     if not (isinstance(kind, str) or (isinstance(kind, type) and issubclass(kind, nn.Module))):
         raise TypeError(f"register_layer takes an nn.Module type or its dotted name, not {kind!r}.")
@@ -80,16 +83,27 @@ def register_layer(kind: type[nn.Module] | str, rule: Rule) -> None:
 
 def views_of(layer: nn.Module) -> list[LayerView] | None:
     """The views of a layer by its type's rule; None where there is no rule."""
-    for kind in type(layer).__mro__:
-        rule = _rules.get(kind) or _rules.get(f"{kind.__module__}.{kind.__qualname__}")
-        if rule is not None:
-            views = rule(layer)
-            return [views] if isinstance(views, LayerView) else list(views)
-    return None
+    rule = _rule_of(layer)
+    if rule is None:
+        return None
+    given = rule(layer)
+    views = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(view, LayerView) for view in views):
+        raise TypeError(f"The rule for {type(layer).__name__} gave {given!r}: it must give a LayerView, or several.")
+    return views
 
 
 def has_rule(layer: nn.Module) -> bool:
-    return any(k in _rules or f"{k.__module__}.{k.__qualname__}" in _rules for k in type(layer).__mro__)
+    return _rule_of(layer) is not None
+
+
+def _rule_of(layer: nn.Module) -> Rule | None:
+    for kind in type(layer).__mro__:
+        rule = _rules.get(kind) or _rules.get(f"{kind.__module__}.{kind.__qualname__}")
+        if rule is not None:
+            # A forward of its own may do to the input what the base's rule knows nothing of (shift, pad, normalise).
+            return rule if type(layer).forward is getattr(kind, "forward", None) else None
+    return None
 
 
 def is_norm(layer: nn.Module) -> bool:
@@ -111,7 +125,7 @@ def rule(*kinds: type[nn.Module] | str) -> Callable[[Rule], Rule]:
 
 @rule(nn.Linear)
 def linear(layer: nn.Linear) -> LayerView:
-    return LayerView(layer.weight, lambda x: x.reshape(-1, layer.in_features), bias=layer.bias)
+    return LayerView(layer.weight, lambda input: input.reshape(-1, layer.in_features), bias=layer.bias)
 
 
 @rule("transformers.pytorch_utils.Conv1D")
@@ -124,13 +138,13 @@ def transposed_linear(layer: nn.Module) -> LayerView:
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def conv(layer: Conv) -> LayerView:
     """One row per output position, one subspace per group (Sec. 4.2)."""
-    return LayerView(layer.weight, lambda x: conv_rows(layer, x), bias=layer.bias, groups=layer.groups)
+    return LayerView(layer.weight, lambda input: conv_rows(layer, input), bias=layer.bias, groups=layer.groups)
 
 
 @rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 def conv_transpose(layer: ConvTranspose) -> LayerView:
-    def rows(x: Tensor, output_size: list[int] | None = None) -> Iterable[Tensor]:
-        return conv_transpose_rows(layer, x, output_size)
+    def rows(input: Tensor, output_size: list[int] | None = None) -> Iterable[Tensor]:
+        return conv_transpose_rows(layer, input, output_size)
 
     return LayerView(layer.weight, rows, bias=layer.bias, groups=layer.groups, output_dim=1)
 
@@ -140,7 +154,7 @@ def embedding(layer: nn.Embedding) -> LayerView | list[LayerView]:
     """Its input is one-hot, so what it remembers is a set of indices."""
     if layer.max_norm is not None:
         return []  # its forward rewrites the weight: no constraint on steps could hold it
-    return LayerView(layer.weight, lambda index: index, output_dim=1, one_hot=True)
+    return LayerView(layer.weight, lambda input: input, output_dim=1, one_hot=True)
 
 
 @rule(nn.MultiheadAttention)
@@ -156,10 +170,14 @@ def attention(layer: nn.MultiheadAttention) -> list[LayerView]:
         def rows(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
             parts = [x.reshape(-1, layer.embed_dim) for x in (query, key, value)]
             longest = max(len(part) for part in parts)
-            # Rows of zeros make up the length: they add nothing to a Gram.
             return torch.stack([F.pad(part, (0, 0, 0, longest - len(part))) for part in parts])
 
-        return [LayerView(layer.in_proj_weight, rows, bias=layer.in_proj_bias, groups=3, part="in_proj"), *views]
+        def real(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+            lengths = torch.tensor([[x.numel() // layer.embed_dim] for x in (query, key, value)], device=query.device)
+            return torch.arange(int(lengths.max()), device=query.device) < lengths
+
+        packed = LayerView(layer.in_proj_weight, rows, layer.in_proj_bias, groups=3, part="in_proj", real=real)
+        return [packed, *views]
 
     def of(name: str, weight: Tensor, place: int) -> LayerView:
         def rows(*args: Any, **kwargs: Any) -> Tensor:

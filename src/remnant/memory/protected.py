@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from .layers import LayerView
+from .precision import full_precision, without_autocast
 from .projection import Projection
 from .subspace import AxisSubspace, Subspace
 
@@ -75,7 +75,12 @@ class ProtectedWeight:
         if all(grad is None for grad in grads) or any(grad is not None and grad.is_sparse for grad in grads):
             return  # a sparse gradient is left to `restore`, which is exact by itself
         tensors = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, grads, strict=True)]
-        self._change(tensors, lambda stack: self._projection(stack).remove_(stack))
+        with without_autocast(self.view.weight.device):
+            self._change(tensors, lambda stack: self._projection(stack).remove_(stack))
+
+    def moved_along_gradient(self, stepped: set[Tensor]) -> bool:
+        """Whether a step of these parameters along their gradients moves the weight and its biases as projected."""
+        return all(p in stepped and p.grad is not None and not p.grad.is_sparse for p in self.parameters)
 
     def restore(self, anchors: Anchors) -> None:
         """W ← W₀ + (W − W₀)·(I − M·Mᵀ): W·M = W₀·M again, whatever the optimiser did.
@@ -86,7 +91,7 @@ class ProtectedWeight:
 
         def put_back(stack: Tensor) -> Tensor:
             projection = self._projection(stack, hard=True)
-            with _full_precision(stack.device):
+            with full_precision(stack.device):
                 start = self.stack(anchors)
                 return stack.copy_(start + projection.remove_(stack - start))
 
@@ -103,7 +108,7 @@ class ProtectedWeight:
     def leak(self, anchors: Anchors) -> tuple[Tensor, Tensor, Tensor]:
         """‖(W − W₀)·M‖, ‖W − W₀‖ and ‖W‖."""
         moved = self.difference(anchors)
-        with _full_precision(moved.device):
+        with full_precision(moved.device):
             inside = moved - self._projection(moved, hard=True).remove(moved)
         return inside.norm(), moved.norm(), self._stack(list(self.parameters)).norm()
 
@@ -137,17 +142,3 @@ class ProtectedWeight:
         weight.copy_(self.view.tensor(stack[:, :, :inputs]))
         for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=inputs):
             bias.of(tensor).copy_(stack[:, :, column].reshape(-1))
-
-
-@contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
-    """No TF32 while weights are put back: its 10 bits would leak 3e-4 of every step."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -60,21 +60,31 @@ def check(grams: Grams) -> None:
 
 
 def _listen(weight: ProtectedWeight, site: Site, gram: Gram | Counts) -> torch.utils.hooks.RemovableHandle:
+    view = site.view
+
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        rows = site.view.rows(*args, **kwargs)
+        rows = view.rows(*args, **kwargs)
+        ones = view.real(*args, **kwargs) if view.real else 1
         for chunk in [rows] if isinstance(rows, Tensor) else rows:
-            gram.add(chunk if weight.view.one_hot else _augmented(chunk, len(weight.biases), site.bias))
+            gram.add(chunk if view.one_hot else _augmented(weight, chunk, site.bias, ones))
 
     return site.module.register_forward_pre_hook(before, with_kwargs=True)
 
 
-def _augmented(rows: Tensor, biases: int, which: int | None) -> Tensor:
+def _augmented(weight: ProtectedWeight, rows: Tensor, which: int | None, ones: Tensor | int) -> Tensor:
     """Rows as (groups, N, n), with the constant input 1 of this site's bias behind them."""
     rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
+    wanted = (weight.view.groups, weight.view.inputs)
+    if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != wanted:
+        raise ConsolidationError(
+            f"The rule for {weight.name!r} gave rows of shape {tuple(rows.shape)}; its weight takes {wanted[1]} inputs "
+            f"in {wanted[0]} group(s)."
+        )
+    biases = len(weight.biases)
     if biases:
         rows = F.pad(rows, (0, biases))
         if which is not None:
-            rows[:, :, which - biases] = 1
+            rows[:, :, which - biases] = ones
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from . import storage
+from .discovery import clean
 from .errors import StateError
 from .subspace import Subspace
 from .threshold import Schedule, Threshold
@@ -33,7 +34,7 @@ def revive_threshold(described: Any) -> Threshold | None:
 
 
 def collect(memory: GPM) -> dict[str, Any]:
-    names = {id(p): name for name, p in memory.model.named_parameters()}
+    names = {id(p): clean(name) for name, p in memory.model.named_parameters()}
     return {
         "version": storage.VERSION,
         "tasks": memory.tasks,
@@ -67,7 +68,9 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         if isinstance(error, StateError):
             raise
         raise StateError(f"This is not the state of a memory, or it is damaged: {error!r}.") from error
-    parameters = dict(memory.model.named_parameters())
+    parameters = {clean(name): parameter for name, parameter in memory.model.named_parameters()}
+    if tasks:
+        _same_anchors(memory, parameters, anchors)
     for name, anchor in anchors.items():
         if name not in parameters or parameters[name].shape != anchor.shape:
             raise StateError(
@@ -79,6 +82,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     memory._anchors = {parameters[name]: anchor.to(parameters[name], copy=True) for name, anchor in anchors.items()}
     memory._statistics = {name: tensor.clone() for name, tensor in statistics.items()}
     memory._stepped.clear()
+    memory._said_full = {weight.name for weight in memory._plan.weights if weight.rank == weight.capacity}
     if tasks:
         memory._hold_norms()
 
@@ -126,6 +130,17 @@ def _same_layers(memory: GPM, layers: Mapping[str, Any]) -> None:
         *(f"{name} has {theirs[name]} inputs there and {ours[name]} here" for name in other),
     ]
     raise StateError(f"The state belongs to another model: {'; '.join(details)}.")
+
+
+def _same_anchors(memory: GPM, parameters: Mapping[str, Tensor], anchors: Mapping[str, Tensor]) -> None:
+    """Everything this memory holds must have a start to hold it to: it may freeze what the saved one left free."""
+    held = {id(p) for w in memory._plan.weights for p in w.parameters} | {id(p) for p in memory._plan.frozen.values()}
+    without = sorted(name for name, p in parameters.items() if id(p) in held and name not in anchors)
+    if without:
+        raise StateError(
+            f"The state says nothing of {', '.join(without)}, which this memory holds. Make it with the settings of the "
+            "saved one (GPM.load does)."
+        )
 
 
 def _subspaces(present: list[Subspace], layer: Mapping[str, Any]) -> list[Subspace]:

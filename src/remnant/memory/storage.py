@@ -37,12 +37,16 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Clones: the tensors are a map of the file, which may be overwritten while they live.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise StateError(f"{path} is not a whole safetensors file ({error}). Was its writing cut short?") from error
     if KEY not in metadata:
         raise StateError(f"{path} holds tensors, but no memory of ours: it was not written by GPM.save().")
-    header = cast(dict[str, Any], json.loads(metadata[KEY]))
+    try:
+        header = cast(dict[str, Any], json.loads(metadata[KEY]))
+    except ValueError as error:
+        raise StateError(f"{path} is damaged: its header cannot be read ({error}).") from error
     if header.get("version") != VERSION:
         raise StateError(
             f"{path} has version {header.get('version')} of the format; this release reads version {VERSION}."
