@@ -126,6 +126,9 @@ class _Given:
         tokens = first.dtype == torch.int64
         return cls(where, size, tuple(first.shape), tokens, lambda: all_of_them()[0], lambda: all_of_them()[1])
 
+    def renumber(self, y: Tensor, original: tuple[int, ...]) -> None:
+        self.y, self.original = lambda: y, original
+
     def labels(self) -> Tensor:
         y = self.y()
         if self.head is not None and len(y) and (int(y.min()) < 0 or int(y.max()) >= self.head):
@@ -171,9 +174,7 @@ def _relabel(parts: dict[str, list[_Given]], head: Head) -> None:
         members = [given for each in parts.values() for t in group for given in each[t : t + 1]]
         known = torch.unique(torch.cat([given.y() for given in members]))
         for given in members:
-            new = torch.searchsorted(known, given.y())
-            given.y = lambda new=new: new  # type: ignore[misc]
-            given.original = tuple(int(k) for k in known)
+            given.renumber(torch.searchsorted(known, given.y()), tuple(int(k) for k in known))
 
 
 def _assemble(
