@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant import Subspace
+from remnant.memory.eigen import leading
 from remnant.memory.gram import Energy, Gram
 from remnant.memory.projection import Projection
 from remnant.memory.subspace import AxisSubspace
@@ -64,7 +65,9 @@ def test_later_growth_counts_what_is_known_and_adds_no_more_than_needed(seed: in
 
 
 @given(seeds, st.integers(3, 20), st.floats(0.3, 0.99))
-def test_the_authors_rule_takes_one_direction_fewer_in_the_first_task_only(seed: int, size: int, threshold: float) -> None:
+def test_the_authors_rule_takes_one_direction_fewer_in_the_first_task_only(
+    seed: int, size: int, threshold: float
+) -> None:
     data = rows(seed, 50, size)
     paper, authors = Subspace(size), Subspace(size)
     assert authors.grow(data.mT @ data, threshold, "authors") == paper.grow(data.mT @ data, threshold) - 1
@@ -106,7 +109,9 @@ def test_projection_is_idempotent_and_splits_a_vector_in_two(seed: int, size: in
 
 @pytest.mark.parametrize("form", ["low-rank", "complement", "dense"])
 @given(seed=seeds, size=st.integers(2, 14), groups=st.integers(1, 4))
-def test_every_form_of_the_projection_gives_what_the_formula_gives(form: str, seed: int, size: int, groups: int) -> None:
+def test_every_form_of_the_projection_gives_what_the_formula_gives(
+    form: str, seed: int, size: int, groups: int
+) -> None:
     subspaces = [grown(size, (seed + group, 10 + 5 * group), threshold=0.7 + 0.09 * group) for group in range(groups)]
     x = torch.randn(groups, 3, size, dtype=torch.float64)
     expected = torch.stack([part - part @ s.basis @ s.basis.mT for part, s in zip(x, subspaces, strict=True)])
@@ -184,3 +189,34 @@ def test_a_gram_of_the_wrong_size_is_refused() -> None:
         Subspace(4).grow(torch.zeros(4, 5), 0.9)
     with pytest.raises(ValueError, match="cannot grow"):
         Subspace(4).grow(torch.eye(5), 0.9)
+
+
+@pytest.mark.parametrize("decay", [0.93, 0.98, 0.9995])
+@pytest.mark.parametrize("rule", ["paper", "authors"])
+def test_a_large_gram_grows_as_its_full_decomposition_would(
+    decay: float, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Block Lanczos where it converges, the full decomposition where it does not (the flat spectrum): one answer."""
+    size = 400
+    first, second = rows(1, 900, size, decay=decay), rows(2, 900, size, decay=decay)
+    x = torch.randn(3, size, dtype=torch.float64)
+    results = []
+    for worthwhile in (10_000, 100):
+        monkeypatch.setattr("remnant.memory.eigen.WORTHWHILE", worthwhile)
+        monkeypatch.setattr("remnant.memory.eigen.BLOCK", 16)
+        subspace = Subspace(size)
+        counts = [subspace.grow(data.mT @ data, 0.9, rule) for data in (first, second)]
+        results.append((counts, subspace.remove(x)))
+    assert results[0][0] == results[1][0]
+    assert torch.allclose(results[0][1], results[1][1], atol=1e-9)
+
+
+def test_block_lanczos_really_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remnant.memory.eigen.WORTHWHILE", 100)
+    monkeypatch.setattr("remnant.memory.eigen.BLOCK", 16)
+    data = rows(1, 900, 400, decay=0.93)
+    values, vectors = leading(data.mT @ data, 0.9 * float(data.square().sum()))
+    assert len(values) < 200
+    assert torch.allclose(vectors.mT @ vectors, torch.eye(len(values), dtype=torch.float64), atol=1e-12)
+    exact = torch.linalg.eigvalsh(data.mT @ data).flip(0)[: len(values)]
+    assert torch.allclose(values, exact, rtol=0, atol=1e-11 * float(exact[0]))

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .eigen import leading
+
 BLOCK = 1024  # columns per block of the triangle; a Gram is symmetric, half of it is enough
 CHUNK = 2**22  # numbers converted to float64 at a time
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of a Gram, largest first, and the means to get the leading eigenvectors."""
+    """The leading eigenvalues of a Gram, largest first, and the means to get their eigenvectors."""
 
     energies: Tensor
     vectors: Tensor
@@ -71,10 +73,11 @@ class Energy:
             return Energy(rows=self.rows @ basis)
         return Energy(matrix=basis.mT @ self.tensor @ basis)
 
-    def spectrum(self) -> Spectrum:
+    def spectrum(self, enough: float) -> Spectrum:
+        """The largest eigenvalues, as many as it takes for their sum to reach `enough`, or more."""
         small = self.tensor @ self.tensor.mT if self.rows is not None else self.tensor
-        values, vectors = torch.linalg.eigh((small + small.mT) / 2)
-        return Spectrum(values.flip(0).clamp(min=0), vectors.flip(1), self.rows)
+        values, vectors = leading((small + small.mT) / 2, enough)
+        return Spectrum(values, vectors, self.rows)
 
 
 class Gram:

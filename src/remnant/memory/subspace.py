@@ -10,12 +10,14 @@ from .gram import Energy
 RANK_RULES = ("paper", "authors")
 
 
-def rank_needed(energies: Tensor, captured: Tensor, total: Tensor, threshold: float, rule: str, *, first: bool) -> int:
+def rank_needed(
+    energies: Tensor, captured: Tensor, total: Tensor, threshold: float, rule: str, *, size: int, first: bool
+) -> int:
     """The smallest k with captured + Σ_{i≤k} λᵢ ≥ ε·total: Eq. 9, and Eq. 5 while nothing is captured yet.
 
     `rule="authors"`: in the first task the published scripts count the cumulative ratios *below* ε, one fewer.
     """
-    noise = energies.numel() * torch.finfo(torch.float64).eps * total
+    noise = size * torch.finfo(torch.float64).eps * total
     explained = captured + torch.cumsum(energies, 0)
     if rule == "authors" and first:
         return int((explained < threshold * total).sum())
@@ -110,9 +112,12 @@ class Subspace:
         if self.full or not bool(total > 0):
             return 0
         old = self._stored.to(energy.tensor)
-        spectrum = (energy.through(old) if self._is_complement else energy.outside(old)).spectrum()
-        captured = (total - spectrum.energies.sum()).clamp(min=0)
-        count = rank_needed(spectrum.energies, captured, total, threshold, rule, first=self.rank == 0)
+        residual = energy.through(old) if self._is_complement else energy.outside(old)
+        captured = (total - residual.total()).clamp(min=0)
+        spectrum = residual.spectrum(enough=float(threshold * total - captured))
+        count = rank_needed(
+            spectrum.energies, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0
+        )
         count = min(count, self.capacity - self.rank)
         if count == 0:
             return 0
@@ -216,7 +221,9 @@ class AxisSubspace(Subspace):
             return 0
         held = self._stored.to(counts.device) > 0
         energies, order = torch.sort(counts.masked_fill(held, 0), descending=True, stable=True)
-        count = rank_needed(energies, counts[held].sum(), total, threshold, rule, first=self.rank == 0)
+        count = rank_needed(
+            energies, counts[held].sum(), total, threshold, rule, size=self.capacity, first=self.rank == 0
+        )
         stored = self._stored.clone()
         stored[order[:count].to(stored.device)] = 1
         self._stored = stored
