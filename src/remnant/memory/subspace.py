@@ -112,7 +112,9 @@ class Subspace:
         if self.full or not bool(total > 0):
             return 0
         old = self._stored.to(energy.tensor)
-        residual = energy.through(old) if self._is_complement else energy.outside(old)
+        residual = energy
+        if self.rank:
+            residual = energy.through(old) if self._is_complement else energy.outside(old)
         captured = (total - residual.total()).clamp(min=0)
         spectrum = residual.spectrum(enough=float(threshold * total - captured))
         count = rank_needed(

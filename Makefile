@@ -1,0 +1,36 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Both build .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test lint types docs bench clean
+
+demo: $(INSTALLED)
+	@$(BIN)/python examples/digits.py
+
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/memory.py
+
+docs: $(INSTALLED)
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Setting up .venv (once; PyTorch is large)…"
+	@$(PYTHON) -c 'import sys; sys.exit("Remnant needs Python 3.11 or newer: make PYTHON=python3.11 …" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis site
