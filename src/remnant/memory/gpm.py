@@ -26,6 +26,7 @@ from .verification import Verification, check_still, check_weight
 
 Grown = list[tuple[ProtectedWeight, list[Subspace], int]]
 
+ROUNDING_STEPS = 8  # of plain SGD: so many roundings add up to less than one unit in the last place
 SUSPICIOUS = 0.01  # a task whose steps leaked more than this was trained past the memory
 
 
@@ -81,6 +82,7 @@ class GPM:
         self._attached: list[Attachment] = []
         self._stepped: set[Tensor] = set()
         self._said_full: set[str] = set()
+        self._steps = 0  # of this task
 
     @staticmethod
     def schedule(start: float, step: float = 0.0) -> Schedule:
@@ -161,9 +163,11 @@ class GPM:
 
     @torch.no_grad()
     def _restore(self, parameters: set[Tensor] | None, along_gradient: bool = False) -> None:
-        """`along_gradient`: the step was a multiple of the projected gradient, so most weights need nothing."""
+        """`along_gradient`: the step was a multiple of the projected gradient, so rounding alone is to be put back."""
         if not self.tasks:
             return
+        self._steps += 1
+        along_gradient = along_gradient and self._steps % ROUNDING_STEPS != 0
         self._follow_devices()
         for weight in self._plan.weights:
             if not weight.rank or (parameters is not None and parameters.isdisjoint(weight.parameters)):
@@ -256,6 +260,7 @@ class GPM:
         self._anchors = {p: p.detach().clone() for p in [*parameters, *self._plan.frozen.values()]}
         self._statistics = {name: tensor.clone() for name, tensor in self._running_statistics().items()}
         self._stepped.clear()
+        self._steps = 0
         self._hold_norms()
 
     def _hold_norms(self) -> None:
@@ -342,8 +347,11 @@ class GPM:
     def load(cls, path: str | Path, model: nn.Module, *, threshold: Threshold | None = None) -> GPM:
         """The memory saved at `path`, for this model. `threshold` is needed where it was a function, which no file holds."""
         header, saved = state.load(Path(path))
-        settings = dict(header["settings"])
-        kept = state.revive_threshold(settings.pop("threshold"))
+        try:
+            settings = dict(header["settings"])
+            kept = state.revive_threshold(settings.pop("threshold"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"{path} is damaged: its settings cannot be read ({error!r}).") from error
         if threshold is None and kept is None:
             raise StateError(
                 f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…)."

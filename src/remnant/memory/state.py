@@ -38,6 +38,7 @@ def collect(memory: GPM) -> dict[str, Any]:
     return {
         "version": storage.VERSION,
         "tasks": memory.tasks,
+        "steps": memory._steps,
         "settings": dict(memory.settings),
         "layers": {
             weight.name: {
@@ -60,7 +61,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
                 f"This state has version {saved['version']}; this release reads version {storage.VERSION}."
             )
         layers, anchors, statistics = saved["layers"], saved["anchors"], saved["statistics"]
-        tasks = int(saved["tasks"])
+        tasks, steps = int(saved["tasks"]), int(saved["steps"])
         _same_layers(memory, layers)
         subspaces = {weight.name: _subspaces(weight.subspaces, layers[weight.name]) for weight in memory._plan.weights}
         added = {name: [int(count) for count in layer["added"]] for name, layer in layers.items()}
@@ -71,6 +72,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     parameters = {clean(name): parameter for name, parameter in memory.model.named_parameters()}
     if tasks:
         _same_anchors(memory, parameters, anchors)
+        _same_statistics(memory, statistics)
     for name, anchor in anchors.items():
         if name not in parameters or parameters[name].shape != anchor.shape:
             raise StateError(
@@ -78,7 +80,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
             )
     for weight in memory._plan.weights:
         weight.adopt(subspaces[weight.name], added[weight.name])
-    memory.tasks = tasks
+    memory.tasks, memory._steps = tasks, steps
     memory._anchors = {parameters[name]: anchor.to(parameters[name], copy=True) for name, anchor in anchors.items()}
     memory._statistics = {name: tensor.clone() for name, tensor in statistics.items()}
     memory._stepped.clear()
@@ -141,6 +143,14 @@ def _same_anchors(memory: GPM, parameters: Mapping[str, Tensor], anchors: Mappin
             f"The state says nothing of {', '.join(without)}, which this memory holds. Make it with the settings of the "
             "saved one (GPM.load does)."
         )
+
+
+def _same_statistics(memory: GPM, statistics: Mapping[str, Tensor]) -> None:
+    ours = {name: tuple(tensor.shape) for name, tensor in memory._running_statistics().items()}
+    theirs = {name: tuple(tensor.shape) for name, tensor in statistics.items()}
+    other = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    if other:
+        raise StateError(f"The state belongs to another model or other settings: {other[0]!r} is not the same there.")
 
 
 def _subspaces(present: list[Subspace], layer: Mapping[str, Any]) -> list[Subspace]:

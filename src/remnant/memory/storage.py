@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
@@ -44,9 +44,11 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if KEY not in metadata:
         raise StateError(f"{path} holds tensors, but no memory of ours: it was not written by GPM.save().")
     try:
-        header = cast(dict[str, Any], json.loads(metadata[KEY]))
+        header: Any = json.loads(metadata[KEY])
     except ValueError as error:
         raise StateError(f"{path} is damaged: its header cannot be read ({error}).") from error
+    if not isinstance(header, dict):
+        raise StateError(f"{path} is damaged: its header holds no memory.")
     if header.get("version") != VERSION:
         raise StateError(
             f"{path} has version {header.get('version')} of the format; this release reads version {VERSION}."
