@@ -1,0 +1,1 @@
+"""Benchmarks and methods brought together: settings, the runner, and the folder a run leaves behind."""

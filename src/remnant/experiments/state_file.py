@@ -1,0 +1,123 @@
+"""A nested state as one safetensors file: tensors by path, the rest as JSON in the header, a checksum over both."""
+
+import json
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from .atomic import RunError, explained
+
+VERSION = 1
+SKELETON, CHECKSUM = "remnant.state", "remnant.blake2b"
+
+_F, _I = (torch.float64, torch.float32, torch.float16, torch.bfloat16), (torch.int64, torch.int32, torch.int16)
+DTYPES = frozenset((*_F, *_I, torch.int8, torch.uint8, torch.bool))
+
+
+class DamagedError(Exception):
+    """A file that is not what was written: cut short, or changed since."""
+
+
+def pack(state: dict[str, Any]) -> bytes:
+    """The file's content. Dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None.
+
+    Tensors come from any device and return on the CPU, bit for bit; two that share memory return as two.
+    """
+    tensors: dict[str, Tensor] = {}
+    skeleton = json.dumps({"version": VERSION, "state": _encode(state, "state", tensors)})
+    kept: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        if plain.untyped_storage().data_ptr() in storages:  # which the format refuses
+            plain = plain.clone()
+        storages.add(plain.untyped_storage().data_ptr())
+        kept[name] = plain
+    return bytes(to_bytes(kept, {SKELETON: skeleton, CHECKSUM: _checksum(skeleton, kept)}))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `pack` was given; DamagedError where the file is not whole."""
+    with explained(path):
+        path.open("rb").close()  # a file that may not be read is not a damaged one
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            # Clones: the tensors are a map of the file, which may be removed or replaced while they live.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        skeleton, checksum = metadata[SKELETON], metadata[CHECKSUM]
+        whole = checksum == _checksum(skeleton, tensors)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+        raise DamagedError(f"it cannot be read ({error})") from error
+    if not whole:
+        raise DamagedError("its checksum does not fit its content")
+    content = json.loads(skeleton)
+    if content["version"] != VERSION:
+        raise RunError(
+            f"{path} has version {content['version']} of the format; this release reads version {VERSION}. "
+            "Resume with the release that wrote it, or remove it."
+        )
+    state: dict[str, Any] = _decode(content["state"], tensors)
+    return state
+
+
+def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """JSON for `node`; what JSON has no word for is an object with a single key after a `$`."""
+    match node:
+        case None | bool() | int() | float() | str():
+            return node
+        case Tensor():
+            if node.dtype not in DTYPES or node.layout != torch.strided or node.is_meta:
+                raise TypeError(
+                    f"A checkpoint cannot hold {path}: a {node.dtype} tensor ({node.layout}, {node.device})."
+                )
+            tensors[path] = node
+            return {"$tensor": path}
+        case dict():
+            for key in node:
+                if not isinstance(key, str):
+                    raise TypeError(f"A checkpoint's keys are strings: {path} has {key!r} ({type(key).__name__}).")
+            # A key of the caller's that begins with $ gets a second one, and so is never one of ours.
+            return {
+                "$" * key.startswith("$") + key: _encode(item, _join(path, key), tensors) for key, item in node.items()
+            }
+        case list():
+            return [_encode(item, _join(path, index), tensors) for index, item in enumerate(node)]
+        case tuple():
+            return {"$tuple": [_encode(item, _join(path, index), tensors) for index, item in enumerate(node)]}
+    raise TypeError(
+        f"A checkpoint cannot hold {path}: a {type(node).__name__}. Use tensors, numbers, strings, None, lists and dicts."
+    )
+
+
+def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
+    match node:
+        case {"$tensor": name}:
+            return tensors[name]
+        case {"$tuple": items}:
+            return tuple(_decode(item, tensors) for item in items)
+        case dict():
+            return {key[key.startswith("$") :]: _decode(item, tensors) for key, item in node.items()}
+        case list():
+            return [_decode(item, tensors) for item in node]
+    return node
+
+
+def _join(path: str, key: str | int) -> str:
+    """Different for different paths, and ASCII, as the format's names must be encodable."""
+    name = json.dumps(str(key))[1:-1].replace("~", "~0").replace("/", "~1")
+    return f"{path}/{name}"
+
+
+def _checksum(skeleton: str, tensors: dict[str, Tensor]) -> str:
+    """Of everything a state is made of; in the order of names, as a file does not keep theirs."""
+    checksum = blake2b(skeleton.encode(), digest_size=32)
+    for name, tensor in sorted(tensors.items()):
+        checksum.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        checksum.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
