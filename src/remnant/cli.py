@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from .experiments.executor import Plan
 
 app = typer.Typer(
     name="remnant",
@@ -31,10 +34,12 @@ def _root() -> None:
 def told_plainly() -> Iterator[None]:
     """Our own errors, and the system's about files, as one sentence on stderr and exit code 1; no traceback."""
     from .data.errors import DataError
+    from .experiments.atomic import RunError
+    from .experiments.kinds import SettingsError
 
     try:
         yield
-    except (DataError, OSError) as error:
+    except (DataError, RunError, SettingsError, OSError) as error:
         err.print(f"[red]Error:[/red] {_plain(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -47,6 +52,185 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+Root = Annotated[Path, typer.Option("--runs", help="Where run folders are.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value: lr=0.1, threshold.start=0.95, training.epochs=1.")
+]
+Seeds = Annotated[str, typer.Option(help="How many seeds (5: seeds 0 to 4), or which (1,3).")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Parallel = Annotated[int, typer.Option(min=0, help="Seeds at a time; 0: all on a GPU, one a core on a CPU.")]
+Protocol = Annotated[str, typer.Option(help="paper: as the tables were made; sane: frozen statistics, Eq. 5.")]
+Deterministic = Annotated[bool, typer.Option("--deterministic", help="Bit-equal results on the same machine.")]
+Tf32 = Annotated[bool, typer.Option(help="TensorFloat-32 on GPUs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")]
+Every = Annotated[
+    int, typer.Option("--checkpoint-every", min=0, help="Epochs between checkpoints; 0: after tasks only.")
+]
+
+
+@app.command()
+def run(
+    benchmark: Annotated[str, typer.Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")],
+    method: Annotated[str, typer.Argument(help="A method (remnant list methods).")],
+    seeds: Seeds = "1",
+    set_: Set = None,
+    protocol: Protocol = "paper",
+    device: Device = "auto",
+    parallel: Parallel = 0,
+    deterministic: Deterministic = False,
+    tf32: Tf32 = True,
+    checkpoint_every: Every = 20,
+    runs: Root = Path("runs"),
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard logs here.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a method on a benchmark; what is finished already is not run again, what was cut off goes on."""
+    with told_plainly():
+        from .experiments.executor import Plan, parse_seeds
+        from .experiments.settings import resolve
+
+        settings = resolve(benchmark, method, set_ or (), protocol)
+        plan = Plan(
+            settings, parse_seeds(seeds), runs, device, parallel, deterministic, tf32, checkpoint_every=checkpoint_every
+        )
+        _execute(plan, quiet, tensorboard)
+
+
+@app.command()
+def resume(
+    path: Annotated[Path, typer.Argument(help="A run's folder, or one that holds several.")],
+    device: Device = "auto",
+    parallel: Parallel = 0,
+    deterministic: Deterministic = False,
+    tf32: Tf32 = True,
+    checkpoint_every: Every = 20,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with runs that were cut off."""
+    with told_plainly():
+        from .experiments.executor import unfinished
+
+        plans = unfinished(path, device, parallel, deterministic, tf32, checkpoint_every)
+        if not plans:
+            out.print(f"Nothing to resume in {path}: every run there is finished.", soft_wrap=True, highlight=False)
+        for plan in plans:
+            _execute(plan, quiet, None)
+
+
+def _execute(plan: "Plan", quiet: bool, tensorboard: Path | None) -> None:
+    from .experiments import show
+    from .experiments.executor import execute
+    from .experiments.watchers import watching
+
+    title = f"{plan.settings.benchmark} · {plan.settings.method}"
+    with watching(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
+        folders = execute(plan, watch)
+    show.results(out, plan.settings, folders, matrix=not quiet)
+
+
+@app.command()
+def reproduce(
+    table: Annotated[str, typer.Argument(help="table1a, table1b, table3, single-epoch or class-incremental.")],
+    methods: Annotated[str, typer.Option(help="Only these methods, with commas between.")] = "",
+    benchmarks: Annotated[str, typer.Option(help="Only these benchmarks, with commas between.")] = "",
+    seeds: Seeds = "5",
+    device: Device = "auto",
+    parallel: Parallel = 0,
+    runs: Root = Path("runs"),
+    kept: Annotated[Path, typer.Option("--results", help="Finished results, used where there are any.")] = Path(
+        "results"
+    ),
+    run_missing: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or only print.")] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Run what is missing of a table of the paper, and print ours beside theirs."""
+    with told_plainly():
+        from .experiments import reproduction, show
+        from .experiments.executor import execute, parse_seeds
+        from .experiments.watchers import watching
+
+        chosen = reproduction.Choice(table, _words(methods), _words(benchmarks))
+        if run_missing:
+            for plan in reproduction.missing(chosen, parse_seeds(seeds), [kept, runs], device, parallel, runs):
+                title = f"{plan.settings.benchmark} · {plan.settings.method}"
+                with watching(err, quiet=quiet, title=title) as watch:
+                    execute(plan, watch)
+        show.table(out, table, reproduction.rows(chosen, [kept, runs]))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+@app.command()
+def keep(
+    runs: Root = Path("runs"),
+    results: Annotated[Path, typer.Argument(help="Where to keep them.")] = Path("results"),
+) -> None:
+    """Copy the small files of finished runs (matrices, settings, timings; no checkpoints) for safe keeping."""
+    with told_plainly():
+        from .experiments.folder import find_runs, keep_results
+
+        finished = [found for found in find_runs(runs) if found.finished]
+        for found in finished:
+            keep_results(found, results)
+        out.print(f"Kept {len(finished)} run(s) in {results}.", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def demo() -> None:
+    """Permuted digits: GPM, plain fine-tuning and joint training, side by side; under a minute on two cores."""
+    with told_plainly():
+        from .experiments import demonstration
+
+        demonstration.run(out, err)
+
+
+listing = typer.Typer(help="What there is: methods, benchmarks, models, settings.", no_args_is_help=True)
+app.add_typer(listing, name="list")
+
+
+@listing.command("methods")
+def list_methods() -> None:
+    """Methods that can be run."""
+    with told_plainly():
+        from .experiments import show
+
+        show.methods(out)
+
+
+@listing.command("benchmarks")
+def list_benchmarks() -> None:
+    """Benchmarks, and whether their data is here."""
+    with told_plainly():
+        from .experiments import show
+
+        show.benchmarks(out)
+
+
+@listing.command("models")
+def list_models() -> None:
+    """Networks."""
+    with told_plainly():
+        from .experiments import show
+
+        show.models(out)
+
+
+@listing.command("settings")
+def list_settings(
+    method: Annotated[str, typer.Argument(help="A method.")],
+    benchmark: Annotated[str | None, typer.Option(help="With this benchmark's values.")] = None,
+) -> None:
+    """Every setting that --set can change."""
+    with told_plainly():
+        from .experiments import show
+
+        show.settings(out, method, benchmark)
 
 
 # --- data ---------------------------------------------------------------------------------------------------------

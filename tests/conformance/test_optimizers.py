@@ -268,3 +268,21 @@ def test_a_free_bias_moves_old_outputs_although_no_weight_leaks(bias: str, moves
     memory.verify()  # what was left free by choice is no leak
     change = float((model(old) - before).norm() / before.norm())
     assert change > 0.1 if moves else change < 1e-5
+
+
+@pytest.mark.parametrize("bias", ["augment", "freeze"])
+def test_gradients_held_apart_are_projected_as_those_in_grad(bias: str) -> None:
+    model = Net()
+    memory = GPM(model, 0.9, bias=bias)
+    memory.consolidate([task(1)])
+    x, y = task(2)
+    losses(model, x, y).backward()
+    memory.project()
+    apart = dict(
+        zip(model.parameters(), torch.autograd.grad(losses(model, x, y), list(model.parameters())), strict=True)
+    )
+    before = {p: p.grad.clone() for p in model.parameters() if p.grad is not None}
+    for parameter, gradient in memory.project_gradients(apart).items():
+        assert torch.allclose(gradient, before[parameter], atol=1e-6)
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, before[parameter])

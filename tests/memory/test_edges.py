@@ -867,3 +867,11 @@ def test_a_full_layer_is_not_announced_again_after_loading(tmp_path: Path) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loaded.consolidate(torch.randn(20, 3))
+
+
+def test_a_bare_pair_of_inputs_and_labels_is_not_taken_for_two_batches() -> None:
+    memory = GPM(nn.Linear(4, 3))
+    with pytest.raises(TypeError, match=r"\[\(x, y\)\]"):
+        memory.consolidate((torch.randn(8, 4), torch.zeros(8, dtype=torch.int64)))
+    assert memory.tasks == 0
+    assert memory.consolidate(torch.randn(8, 4).split(3)) == {"model": 4}  # split gives a tuple too: of batches

@@ -1,7 +1,7 @@
 """How well a stream was learned and kept. Everything here is a fraction in [0, 1]; only `percent` writes per cent."""
 
 from remnant.evaluation.accuracy_matrix import AccuracyMatrix
-from remnant.evaluation.evaluate import Evaluation, Split, evaluate
+from remnant.evaluation.evaluate import Evaluation, Pending, Split, evaluate, queue_evaluation
 from remnant.evaluation.metrics import (
     Baseline,
     ForwardTransfer,
@@ -18,6 +18,7 @@ __all__ = [
     "Baseline",
     "Evaluation",
     "ForwardTransfer",
+    "Pending",
     "Split",
     "Summary",
     "average_accuracy",
@@ -27,5 +28,6 @@ __all__ = [
     "forward_transfer",
     "learning_accuracy",
     "percent",
+    "queue_evaluation",
     "summarize",
 ]

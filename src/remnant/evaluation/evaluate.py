@@ -36,7 +36,29 @@ class Evaluation:
     loss: NDArray[np.float64] | None
 
 
-@torch.no_grad()
+class Pending:
+    """An evaluation queued on the device. `result` waits for it; `ready` says whether it would have to."""
+
+    def __init__(self, sums: Tensor, sizes: list[int], with_loss: bool) -> None:
+        self._sizes, self._with_loss = sizes, with_loss
+        self._arrived: torch.cuda.Event | None = None
+        self._sums = sums
+        if sums.device.type == "cuda":
+            self._sums = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True).copy_(sums, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    @property
+    def ready(self) -> bool:
+        return self._arrived is None or self._arrived.query()
+
+    def result(self) -> Evaluation:
+        if self._arrived is not None:
+            self._arrived.synchronize()  # the one wait
+        means = self._sums.cpu().numpy() / np.asarray(self._sizes, dtype=np.float64)[:, None]
+        return Evaluation(accuracy=means[:, 0].copy(), loss=means[:, 1].copy() if self._with_loss else None)
+
+
 def evaluate(
     logits: Logits,
     splits: Iterable[Split] | Mapping[int, Split],
@@ -58,6 +80,21 @@ def evaluate(
         generator: shuffle each split with it, as the paper's tables did; for a network that normalises by the batch and
             a split sorted by class.
     """
+    pending = queue_evaluation(logits, splits, batch_size=batch_size, loss=loss, device=device, generator=generator)
+    return pending.result()
+
+
+@torch.no_grad()
+def queue_evaluation(
+    logits: Logits,
+    splits: Iterable[Split] | Mapping[int, Split],
+    *,
+    batch_size: int = 64,
+    loss: Loss | None = None,
+    device: torch.device | str | None = None,
+    generator: torch.Generator | None = None,
+) -> Pending:
+    """`evaluate` without the wait, for whoever has something else to do meanwhile."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, not {batch_size}.")
     numbered = splits.items() if isinstance(splits, Mapping) else enumerate(splits)
@@ -72,8 +109,7 @@ def evaluate(
             sums.append(_sums(logits, task, batches, loss, device if device is not None else x.device))
     if not sums:
         raise ValueError("Nothing to evaluate: no splits were given.")
-    means = torch.stack(sums).cpu().numpy() / np.asarray(sizes, dtype=np.float64)[:, None]  # the one wait
-    return Evaluation(accuracy=means[:, 0].copy(), loss=None if loss is None else means[:, 1].copy())
+    return Pending(torch.stack(sums), sizes, loss is not None)
 
 
 def _sums(

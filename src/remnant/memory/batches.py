@@ -16,6 +16,9 @@ Forward = Callable[[nn.Module, Any], object]
 
 def stream(batches: Any) -> Iterator[Any]:
     """One tensor or dict is one batch; anything else is a series of them."""
+    if isinstance(batches, tuple) and len({(x.dtype, x.ndim) for x in batches if isinstance(x, Tensor)}) > 1:
+        # As two batches, labels would be remembered for inputs.
+        raise TypeError("Is this tuple one batch (x, y)? Then write [(x, y)]; a series of batches has them all alike.")
     if isinstance(batches, Tensor | Mapping):
         yield batches
     elif isinstance(batches, Iterable):

@@ -145,6 +145,19 @@ class GPM:
         """Takes out of every `.grad` what is remembered (Eq. 6–7), for a hand-written step. Exact for plain SGD alone."""
         self._project(None)
 
+    @torch.no_grad()
+    def project_gradients(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """The same for gradients by parameter, as torch.autograd.grad gives them; `.grad` is left alone."""
+        self._stepped.update(gradients)
+        if self.tasks:
+            for weight in self._plan.weights:
+                if weight.rank:
+                    weight.project_among(gradients)
+            for parameter in self._plan.frozen.values():
+                if parameter in gradients:
+                    gradients[parameter] = torch.zeros_like(parameter)
+        return gradients
+
     def restore(self) -> None:
         """Puts every protected weight back to W·M = W₀·M, after a hand-written step that is not plain SGD."""
         self._restore(None)

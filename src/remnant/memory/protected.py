@@ -78,6 +78,16 @@ class ProtectedWeight:
         with without_autocast(self.view.weight.device):
             self._change(tensors, lambda stack: self._projection(stack).remove_(stack))
 
+    def project_among(self, gradients: dict[Tensor, Tensor]) -> None:
+        """The same for gradients held apart from `.grad`, by parameter."""
+        if self.biases:
+            missing = {p: torch.zeros_like(p) for p in self.parameters if p not in gradients}
+            tensors = [gradients.get(p, missing.get(p, p)) for p in self.parameters]
+            self._change(tensors, lambda stack: self._projection(stack).remove_(stack))
+        elif (gradient := gradients.get(self.view.weight)) is not None:
+            stack = self._stack([gradient])
+            gradients[self.view.weight] = self.view.tensor(self._projection(stack).remove(stack)).to(gradient.dtype)
+
     def moved_along_gradient(self, stepped: set[Tensor]) -> bool:
         """Whether a step of these parameters along their gradients moves the weight and its biases as projected."""
         return all(p in stepped and p.grad is not None and not p.grad.is_sparse for p in self.parameters)

@@ -1,0 +1,188 @@
+"""Runs several seeds at once: side by side on streams of one GPU, or over the processes of a CPU."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue as queues
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .folder import RunError, RunFolder, find_runs
+from .run import Progress, Run, Watcher
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, and how."""
+
+    settings: Settings
+    seeds: tuple[int, ...]
+    root: Path
+    device: str = "auto"
+    parallel: int = 0  # seeds at a time; 0: as many as the device takes
+    deterministic: bool = False
+    tf32: bool = True
+    checkpoint_every: int = 20
+
+    def folder(self, seed: int) -> RunFolder:
+        return RunFolder.create(self.root, self.settings, seed)
+
+
+def pick_device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise RunError(f"--device {wanted}: no such device. Use auto, cpu, cuda or cuda:N.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RunError(
+            f"--device {wanted}: there is no CUDA device here (torch {torch.__version__}). Use --device cpu."
+        )
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def execute(plan: Plan, watch: Watcher) -> list[RunFolder]:
+    """Runs every seed that is not finished yet; gives the folders of all."""
+    folders = {seed: plan.folder(seed) for seed in plan.seeds}
+    todo = [seed for seed in plan.seeds if not folders[seed].finished]
+    device = pick_device(plan.device)
+    if todo and device.type == "cuda":
+        parallel = plan.parallel or len(todo)
+        for start in range(0, len(todo), parallel):
+            _side_by_side(plan, todo[start : start + parallel], device, watch)
+    elif len(todo) == 1:
+        _one_seed(plan, todo[0], watch)
+    elif todo:
+        _over_processes(plan, todo, watch)
+    return list(folders.values())
+
+
+def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
+    """Process-wide switches, before the first kernel."""
+    torch.set_float32_matmul_precision("high" if tf32 and not deterministic else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32 and not deterministic
+    torch.backends.cudnn.benchmark = not deterministic
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # small models: a second thread slows them down, a second process does not
+
+
+def _side_by_side(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Watcher) -> None:
+    """Goes round the runs in one thread; each queues a little work on its own stream, then lets the next one go."""
+    prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
+    with ExitStack() as locks:
+        turns: list[tuple[Run, torch.cuda.Stream, Iterator[None]]] = []
+        for seed in seeds:
+            folder = plan.folder(seed)
+            locks.enter_context(folder.lock())
+            run = Run(plan.settings, seed, folder, device, watch, checkpoint_every=plan.checkpoint_every)
+            turns.append((run, torch.cuda.Stream(device), run.work()))
+        try:
+            while turns:
+                for turn in list(turns):
+                    run, stream, work = turn
+                    run.random.use()
+                    with torch.cuda.stream(stream):
+                        if next(work, "over") == "over":
+                            turns.remove(turn)
+        except torch.cuda.OutOfMemoryError as error:
+            raise RunError(
+                f"The GPU ran out of memory with {len(seeds)} seed(s) side by side. Finished tasks are kept: run the same "
+                f"command with --parallel {max(1, len(seeds) // 2)}. ({str(error).splitlines()[0]})"
+            ) from error
+
+
+def _one_seed(plan: Plan, seed: int, watch: Watcher) -> None:
+    device = pick_device(plan.device)
+    prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
+    folder = plan.folder(seed)
+    with folder.lock():
+        for _ in Run(plan.settings, seed, folder, device, watch, checkpoint_every=plan.checkpoint_every).work():
+            pass
+
+
+def _child(plan: Plan, seed: int, said: Queue[Any]) -> None:
+    try:
+        _one_seed(plan, seed, said.put)
+        said.put(None)
+    except (RunError, ValueError, OSError, RuntimeError) as error:
+        said.put(f"seed {seed}: {error}")
+
+
+def _over_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:
+    context = multiprocessing.get_context("spawn")
+    said: Queue[Any] = context.Queue()
+    waiting = list(seeds)
+    running: dict[int, Any] = {}
+    errors: list[str] = []
+    limit = plan.parallel or os.cpu_count() or 1
+    while waiting or running:
+        while waiting and len(running) < limit:
+            seed = waiting.pop(0)
+            running[seed] = context.Process(target=_child, args=(plan, seed, said))
+            running[seed].start()
+        try:
+            message = said.get(timeout=0.2)
+            if isinstance(message, Progress):
+                watch(message)
+            elif isinstance(message, str):
+                errors.append(message)
+        except queues.Empty:
+            time.sleep(0)
+        for seed, process in list(running.items()):
+            if not process.is_alive() and said.empty():
+                running.pop(seed).join()
+                if process.exitcode not in (0, None):
+                    errors.append(f"seed {seed}: its process ended with code {process.exitcode}.")
+    if errors:
+        raise RunError("; ".join(errors) + " Finished tasks are kept; run the same command again to go on.")
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`5` means seeds 0 to 4; `1,3` means those two."""
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise RunError(f"--seeds {text}: write how many (5), or which (1,3).") from None
+    if any(number < 0 for number in numbers) or ("," not in text and numbers[0] < 1):
+        raise RunError(f"--seeds {text}: at least one, and none negative.")
+    return numbers if "," in text else tuple(range(numbers[0]))
+
+
+def unfinished(
+    path: Path, device: str, parallel: int, deterministic: bool, tf32: bool, checkpoint_every: int
+) -> list[Plan]:
+    """Plans for every run below a folder that has no result yet, seeds of the same settings together."""
+    found = find_runs(path)
+    if not found:
+        raise RunError(f"{path} holds no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
+    together: dict[tuple[Path, str], list[RunFolder]] = {}
+    for folder in found:
+        if not folder.finished:
+            root = folder.path.resolve().parents[len(folder.place.parts) - 1]
+            together.setdefault((root, folder.digest), []).append(folder)
+    return [
+        Plan(
+            Settings.from_dict(folders[0].settings),
+            tuple(sorted(folder.seed for folder in folders)),
+            root,
+            device,
+            parallel,
+            deterministic,
+            tf32,
+            checkpoint_every,
+        )
+        for (root, _), folders in together.items()
+    ]

@@ -1,0 +1,74 @@
+"""A table of the paper from runs: which are missing, and ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .executor import Plan
+from .folder import find_runs
+from .settings import SettingsError
+from .tables import Result, ResultKey, Row, Table, load, render
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A table, or some of its rows."""
+
+    table: str
+    methods: Sequence[str] = ()
+    benchmarks: Sequence[str] = ()
+
+    def load(self) -> Table:
+        whole = load(self.table)
+        for benchmark in self.benchmarks:
+            if benchmark not in {row.benchmark for row in whole.rows}:
+                known = ", ".join(sorted({row.benchmark for row in whole.rows}))
+                raise SettingsError(f"{self.table} has no benchmark '{benchmark}'. It has: {known}.")
+        return replace(whole, rows=tuple(row for row in whole.rows if self._wanted(row)))
+
+    def to_run(self) -> list[Row]:
+        return self.load().to_run(self.methods)
+
+    def _wanted(self, row: Row) -> bool:
+        return not self.benchmarks or row.benchmark in self.benchmarks
+
+
+def finished(roots: Iterable[Path]) -> dict[ResultKey, list[Result]]:
+    """What finished runs below these folders measured; the first folder that has a seed counts."""
+    found: dict[ResultKey, list[Result]] = {}
+    for root in roots:
+        for run in find_runs(root) if root.is_dir() else []:
+            result = run.result()
+            key = (run.benchmark, run.method, run.digest)
+            if result is None or run.seed in {known.seed for known in found.get(key, [])}:
+                continue
+            found.setdefault(key, []).append(
+                Result(
+                    run.seed,
+                    acc=result["acc"],
+                    bwt=result["bwt"],
+                    seconds=sum(result["seconds"].values()),
+                    capacity=result["capacity"],
+                )
+            )
+    return found
+
+
+def missing(
+    choice: Choice, seeds: Sequence[int], roots: Sequence[Path], device: str, parallel: int, root: Path
+) -> list[Plan]:
+    """Plans for the seeds of each row that no folder has a result of."""
+    known = finished(roots)
+    plans = []
+    for row in choice.to_run():
+        have = {result.seed for result in known.get(row.key, [])}
+        todo = tuple(seed for seed in seeds if seed not in have)
+        if todo:
+            plans.append(Plan(row.settings, todo, root, device, parallel))
+    return plans
+
+
+def rows(choice: Choice, roots: Sequence[Path]) -> list[dict[str, str]]:
+    return render(choice.load(), finished(roots))

@@ -1,0 +1,192 @@
+"""One run: a method on a stream with one seed, from the first task to the last, or from where it was cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from remnant.data import Split, Stream, load_stream
+from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
+from remnant.methods import METHODS, Method
+from remnant.models import build
+from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, queue
+
+from .folder import RunFolder
+from .settings import Settings
+
+Row = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher hears: an epoch, a finished task with its row of accuracies, or a note."""
+
+    seed: int
+    task: int
+    tasks: int
+    epoch: EpochDone | None = None
+    row: tuple[float, ...] = ()
+    note: str = ""
+    finished: bool = False
+
+
+Watcher = Callable[[Progress], None]
+
+
+class Run:
+    """`work()` is a generator: it queues work on the device and lets others go."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        seed: int,
+        folder: RunFolder,
+        device: torch.device,
+        watch: Watcher,
+        *,
+        checkpoint_every: int = 20,
+        capture: bool = True,
+    ) -> None:
+        self.settings, self.seed, self.folder, self.device, self.watch = settings, seed, folder, device, watch
+        self.checkpoint_every, self.capture = checkpoint_every, capture
+        self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
+        self.random = RandomState(seed, device)
+
+    def work(self) -> Iterator[None]:
+        self.random.use()
+        stream, method, trainer = self._build()
+        tasks = method.curriculum(stream)
+        matrix = AccuracyMatrix(len(stream))
+        first, training, matrix = self._resume(method, matrix)
+        tests: list[Split] = [task.test.to(self.device) for task in stream[:first]]
+        for number in range(first, len(tasks)):
+            task = tasks[number].to(self.device)
+            joint = len(tasks) < len(stream)
+            tests += [t.test.to(self.device) for t in (stream[len(tests) :] if joint else [stream[number]])]
+            if training.epoch == 0:
+                method.start(number)
+            with self._timed("train"):
+                yield from trainer.fit(
+                    method, number, task, training, self._epoch_hook(number, len(tasks), method, matrix)
+                )
+            if trainer.fallback:
+                self._say(number, len(tasks), f"steps are not captured: {trainer.fallback}")
+            with self._timed("consolidate"):
+                method.finish(number, task.train)
+            with self._timed("evaluate"):
+                row = yield from self._evaluate(method, tests, trainer.schedule.evaluation_batch)
+            self._add_row(matrix, row, joint)
+            training = TrainingState()
+            self._task_done(number, len(tasks), method, matrix, row)
+        self._finish(method, matrix)
+
+    def _build(self) -> tuple[Stream, Method, Trainer]:
+        settings = self.settings
+        stream = load_stream(settings.benchmark, seed=self.seed, **settings.stream_options(self.seed))
+        shape = dict(settings.network)
+        classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
+        name = shape.pop("name")
+        network = build(name, input_shape=stream.input_shape, classes=classes, seed=self.seed, **shape)
+        method = METHODS[settings.method](network.to(self.device), **settings.options)
+        schedule = Schedule(lr=settings.options["lr"], **settings.training)
+        return stream, method, Trainer(schedule, capture=self.capture)
+
+    def _resume(self, method: Method, matrix: AccuracyMatrix) -> tuple[int, TrainingState, AccuracyMatrix]:
+        state, note = self.folder.load_checkpoint()
+        if note:
+            self._say(0, matrix.tasks, note)
+        if state is None:
+            self.folder.truncate_metrics(lambda line: False)
+            return 0, TrainingState(), matrix
+        self.seconds.update(state["seconds"])
+        task = int(state["task"])
+        training = TrainingState.from_state(state["training"], self.device)
+        if training.epoch:
+            method.start(task)
+        method.load_state_dict(state["method"])
+        self.random.set(state["random"])
+        done = (task, training.epoch)
+        self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
+        self._say(task, matrix.tasks, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
+        return task, training, AccuracyMatrix.from_csv(state["matrix"])
+
+    def _checkpoint(self, task: int, training: TrainingState, method: Method, matrix: AccuracyMatrix) -> None:
+        self.folder.save_checkpoint(
+            {
+                "task": task,
+                "training": training.state_dict(),
+                "method": method.state_dict(),
+                "random": self.random.get(),
+                "matrix": matrix.to_csv(),
+                "seconds": dict(self.seconds),
+            }
+        )
+
+    def _epoch_hook(
+        self, number: int, tasks: int, method: Method, matrix: AccuracyMatrix
+    ) -> Callable[[EpochDone, TrainingState], None]:
+        def epoch_done(done: EpochDone, state: TrainingState) -> None:
+            self.folder.record(**{k: v for k, v in vars(done).items() if k != "epochs"})
+            self.watch(Progress(self.seed, number, tasks, epoch=done))
+            if self.checkpoint_every and done.epoch % self.checkpoint_every == 0:
+                self._checkpoint(number, state, method, matrix)
+
+        return epoch_done
+
+    def _evaluate(self, method: Method, tests: list[Split], batch: int) -> Generator[None, None, Row]:
+        pending = queue(method, dict(enumerate(tests)), batch)
+        while not pending.ready:
+            yield
+        return pending.result().accuracy
+
+    @staticmethod
+    def _add_row(matrix: AccuracyMatrix, row: Row, joint: bool) -> None:
+        while joint and matrix.learned < matrix.tasks - 1:
+            matrix.append(np.full(matrix.learned + 1, np.nan))  # learnt together: there is no row before the last
+        matrix.append(row)
+
+    def _task_done(self, number: int, tasks: int, method: Method, matrix: AccuracyMatrix, row: Row) -> None:
+        self.folder.save_matrix(matrix)
+        if ranks := method.ranks():
+            self.folder.save_ranks(ranks)
+        self._checkpoint(number + 1, TrainingState(), method, matrix)
+        self.watch(Progress(self.seed, number, tasks, row=tuple(float(x) for x in row)))
+
+    def _finish(self, method: Method, matrix: AccuracyMatrix) -> None:
+        self.folder.save_result(
+            {
+                "acc": average_accuracy(matrix),
+                "bwt": backward_transfer(matrix),
+                "learning_accuracy": learning_accuracy(matrix),
+                "seconds": dict(self.seconds),
+                "capacity": method.capacity,
+                "memory_bytes": method.nbytes,
+                "parameters": sum(p.numel() for p in method.network.parameters()),
+            }
+        )
+        self.folder.clear_checkpoints()
+        self.watch(Progress(self.seed, matrix.tasks - 1, matrix.tasks, finished=True))
+
+    def _say(self, task: int, tasks: int, note: str) -> None:
+        self.watch(Progress(self.seed, task, tasks, note=note))
+
+    def _timed(self, what: str) -> _Timer:
+        return _Timer(self.seconds, what)
+
+
+class _Timer:
+    """Adds the wall time of a `with` block to an account."""
+
+    def __init__(self, account: dict[str, float], what: str) -> None:
+        self.account, self.what = account, what
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.account[self.what] += time.perf_counter() - self.start

@@ -1,0 +1,118 @@
+"""Results and lists as tables on a terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from remnant.evaluation import AccuracyMatrix
+
+from .folder import RunFolder
+from .settings import Settings, describe, recipe, recipe_names
+
+
+def results(console: Console, settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
+    """R of the first seed, then ACC and BWT over all of them beside the paper's."""
+    done = [folder for folder in folders if folder.finished]
+    if matrix and done and (first := done[0].matrix()) is not None:
+        console.print(accuracy_table(first, f"Accuracy, %, after learning each task (seed {done[0].seed})"))
+    found = [result for folder in done if (result := folder.result())]
+    paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
+    acc = _spread([100 * result["acc"] for result in found], "{:.2f}")
+    bwt = _spread([result["bwt"] for result in found if result["bwt"] is not None], "{:+.3f}")
+    seconds = _spread([sum(result["seconds"].values()) for result in found], "{:.0f}")
+    console.print(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(found)} seed(s)", highlight=False)
+    if paper is not None and paper.acc is not None:
+        bwt_text = "–" if paper.bwt is None else f"{paper.bwt:+.2f}"
+        console.print(f"paper: ACC {paper.acc:.2f} %   BWT {bwt_text}", style="dim", highlight=False)
+    if done:
+        console.print(f"in {done[0].path.parent}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _spread(values: list[float], form: str) -> str:
+    """mean ± sd; the mean alone for one value; a dash for none."""
+    values = [value for value in values if value == value]
+    if not values:
+        return "–"
+    mean = form.format(statistics.mean(values))
+    return mean if len(values) < 2 else f"{mean} ± {form.format(statistics.stdev(values)).lstrip('+')}"
+
+
+def accuracy_table(matrix: AccuracyMatrix, title: str) -> Table:
+    drawn = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    drawn.add_column("after")
+    for task in range(matrix.tasks):
+        drawn.add_column(str(task + 1), justify="right")
+    for t, row in enumerate(matrix.values):
+        drawn.add_row(str(t + 1), *(_shaded(value) for value in row))
+    return drawn
+
+
+def _shaded(value: float) -> str:
+    """Green where it is known, red where it is forgotten; the number says it without the colour."""
+    if value != value:
+        return ""
+    colour = "green" if value >= 0.9 else "yellow" if value >= 0.6 else "red"
+    return f"[{colour}]{100 * value:.1f}[/{colour}]"
+
+
+def table(console: Console, name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Ours beside the paper's."""
+    drawn = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    columns = list(rows[0]) if rows else []
+    for column in columns:
+        drawn.add_column(column, justify="left" if column in ("benchmark", "method", "settings") else "right")
+    for row in rows:
+        drawn.add_row(*(str(row[column]) for column in columns))
+    console.print(drawn)
+
+
+def methods(console: Console) -> None:
+    from remnant.methods import METHODS
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    drawn.add_column("method")
+    drawn.add_column("what it does")
+    for name, method in METHODS.items():
+        drawn.add_row(name, (method.__doc__ or "").strip().splitlines()[0])
+    console.print(drawn)
+
+
+def benchmarks(console: Console) -> None:
+    from remnant.data import BENCHMARKS, status
+
+    ready = {row.name for row in status() if row.ready}
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("benchmark", "data", "what it is"):
+        drawn.add_column(heading)
+    for name in recipe_names():
+        entry = BENCHMARKS.get(name)
+        if entry is not None:
+            missing = [dataset for dataset in entry.datasets if dataset not in ready]
+            state = "[green]ready[/green]" if not missing else f"[dim]needs {', '.join(missing)}[/dim]"
+            drawn.add_row(name, state, entry.summary)
+    console.print(drawn)
+
+
+def models(console: Console) -> None:
+    from remnant.models import MODELS
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    drawn.add_column("model")
+    drawn.add_column("what it is")
+    for name, model in MODELS.items():
+        drawn.add_row(name, (model.__doc__ or "").strip().splitlines()[0])
+    console.print(drawn)
+
+
+def settings(console: Console, method: str, benchmark: str | None) -> None:
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("--set", "value", "allowed", "from"):
+        drawn.add_column(heading)
+    for setting in describe(benchmark, method):
+        drawn.add_row(setting.key, str(setting.value), setting.allowed, setting.source)
+    console.print(drawn)

@@ -1,0 +1,102 @@
+"""What a continual-learning method is: how it steps, and what it does when a task begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from remnant.data import Split, Stream, Task
+from remnant.models import Network
+
+
+class Method:
+    """Plain SGD on the task at hand; a method changes what it needs to.
+
+    `step` runs on the device alone: no `.item()`, no Python branch on a tensor, no new learning rate as a number, so that
+    the trainer can capture it into a CUDA graph. Everything a step changes is changed in place and is in `state_dict`.
+    """
+
+    name: str
+
+    def __init__(self, network: Network, *, lr: float) -> None:
+        self.network = network
+        self.device = next(network.parameters()).device
+        self.lr = torch.tensor(lr, device=self.device)  # a tensor: a captured step follows its changes
+        self.task = 0
+
+    def curriculum(self, stream: Stream) -> Sequence[Task]:
+        """The tasks to learn, in order: the stream's own, except for methods that see them otherwise."""
+        return stream.tasks
+
+    def start(self, task: int) -> None:
+        """Before the first step of a task."""
+        self.task = task
+        self.network.train()
+
+    def order(self, train: Split, batch: int) -> Tensor:
+        """The rows of one epoch in the order they are seen: random."""
+        return torch.randperm(len(train), device=self.device)
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        """One update from one batch; gives the batch's loss."""
+        loss = self.loss(x, y)
+        self.descend(self.gradients(loss))
+        return loss.detach()
+
+    def finish(self, task: int, train: Split) -> None:
+        """After the last step of a task, with its training data for the last time."""
+
+    def logits(self, x: Tensor, task: int) -> Tensor:
+        logits: Tensor = self.network(x, task)
+        return logits
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.network(x, self.task), y)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What this task trains: the body and the task's own head."""
+        others = [] if not self.network.multi_head else [h for h in self.network.heads if h is not self.head]
+        idle = {id(parameter) for head in others for parameter in head.parameters()}
+        return [p for p in self.network.parameters() if id(p) not in idle and p.requires_grad]
+
+    @property
+    def head(self) -> nn.Linear:
+        return self.network.head_of(self.task)
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(loss, self.parameters))
+
+    @torch.no_grad()
+    def descend(self, gradients: Sequence[Tensor]) -> None:
+        """W ← W − lr·∇W."""
+        parameters: list[Tensor] = list(self.parameters)
+        torch._foreach_sub_(parameters, torch._foreach_mul(list(gradients), self.lr))
+
+    def ranks(self) -> dict[str, list[int]]:
+        """Directions added per layer and task, for methods that keep such."""
+        return {}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory the method keeps from one task to the next, the network aside."""
+        return 0
+
+    @property
+    def capacity(self) -> float:
+        """Parameters in use, relative to the network it began with."""
+        return 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"network": self.network.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+
+    def tensors(self) -> list[Tensor]:
+        """Everything a step may change in place."""
+        return [*self.network.parameters(), *self.network.buffers()]

@@ -1,0 +1,9 @@
+"""No protection at all: what is forgotten, everything else is measured against."""
+
+from .base import Method
+
+
+class Finetune(Method):
+    """Plain SGD on one task after another."""
+
+    name = "finetune"

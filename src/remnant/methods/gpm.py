@@ -1,0 +1,65 @@
+"""Gradient Projection Memory (Saha, Garg & Roy, 2021), as the paper trains it: plain SGD on projected gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from remnant import memory
+from remnant.data import Split
+from remnant.memory.threshold import Schedule, Threshold
+from remnant.models import Network
+
+from .base import Method
+
+
+class GPM(Method):
+    """Steps only along what remains of the gradient outside the inputs that past tasks used (Eq. 6–7)."""
+
+    name = "gpm"
+
+    def __init__(
+        self, network: Network, *, lr: float, threshold: Mapping[str, Any], samples: int, rank_rule: str = "paper"
+    ) -> None:
+        super().__init__(network, lr=lr)
+        self.samples = samples
+        # Heads of their own are left free, a shared one is a layer like the others (Sec. 6).
+        exclude = ["heads.*"] if network.multi_head else []
+        self.memory = memory.GPM(network, threshold_of(threshold), exclude=exclude, rank_rule=rank_rule)
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = self.loss(x, y)
+        gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, self.gradients(loss), strict=True))
+        self.descend(list(self.memory.project_gradients(gradients).values()))
+        return loss.detach()
+
+    def finish(self, task: int, train: Split) -> None:
+        """Eq. 5, 8, 9 on `samples` random training examples, in one batch: norms may use that batch's statistics."""
+        chosen = torch.randperm(len(train), device=self.device)[: self.samples]
+        self.memory.consolidate([train.x[chosen]], forward=lambda network, x: network(x, task))
+
+    def ranks(self) -> dict[str, list[int]]:
+        return {layer.name: list(layer.added) for layer in self.memory.report().layers}
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "memory": self.memory.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.memory.load_state_dict(state["memory"])
+
+
+def threshold_of(setting: Mapping[str, Any]) -> Threshold:
+    """ε as a recipe writes it: {value}, {layers = {pattern = …}} or {start, step}."""
+    if "value" in setting:
+        return float(setting["value"])
+    if "layers" in setting:
+        return dict(setting["layers"])
+    return Schedule(setting["start"], setting.get("step", 0.0))

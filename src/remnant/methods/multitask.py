@@ -1,0 +1,91 @@
+"""All tasks at once, from all their data: no continual learning, but the accuracy it could reach at best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from remnant.data import Split, Stream, Task
+from remnant.models import Network
+
+from .base import Method
+
+
+class Multitask(Method):
+    """Joint training. With a head per task, an example is scored by its own task's head."""
+
+    name = "multitask"
+
+    def __init__(self, network: Network, *, lr: float) -> None:
+        super().__init__(network, lr=lr)
+        sizes = network.classes
+        # own[c] marks the outputs of the task that class c belongs to, over all heads side by side.
+        task_of = torch.cat([torch.full((size,), t) for t, size in enumerate(sizes)])
+        self.task_of = task_of.to(self.device)
+        self.own = self.task_of[:, None] == self.task_of[None, :]
+        self._places: tuple[Tensor, Tensor] | None = (
+            None  # of whole batches, and of the rest, in an order sorted by task
+        )
+        self.offsets = [sum(sizes[:t]) for t in range(len(sizes))]
+
+    def curriculum(self, stream: Stream) -> Sequence[Task]:
+        """One task with everything in it; labels count over all heads."""
+        return [
+            Task(
+                name="all tasks together",
+                classes=stream.classes,
+                train=self._joined([task.train for task in stream]),
+                valid=self._joined([task.valid for task in stream]),
+                test=self._joined([task.test for task in stream]),
+            )
+        ]
+
+    def order(self, train: Split, batch: int) -> Tensor:
+        """Random batches, each of one task where tasks have heads of their own.
+
+        A norm that goes by the batch's statistics must see in training what it sees in test, one task at a time. What a
+        task leaves over, less than a batch, comes last and mixed.
+        """
+        if not self.network.multi_head:
+            return super().order(train, batch)
+        tasks = self.task_of[train.y]
+        by_task = torch.argsort(tasks + torch.rand(len(train), device=self.device))
+        if self._places is None:
+            ends = torch.bincount(tasks).cumsum(0).tolist()
+            starts = [0, *ends[:-1]]
+            parts = [torch.arange(a, b).split(batch) for a, b in zip(starts, ends, strict=True)]
+            whole = [part for task in parts for part in task if len(part) == batch]
+            rest = [part for task in parts for part in task if len(part) < batch]
+            self._places = (
+                torch.stack(whole).to(self.device),
+                torch.cat([torch.arange(0), *rest]).to(self.device),
+            )
+        whole_batches, left_over = self._places
+        shuffled = whole_batches[torch.randperm(len(whole_batches), device=self.device)].flatten()
+        last = left_over[torch.randperm(len(left_over), device=self.device)]
+        return by_task[torch.cat([shuffled, last])]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for p in self.network.parameters() if p.requires_grad]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        if not self.network.multi_head:
+            return F.cross_entropy(self.network(x), y)
+        features = self.network.features(x)
+        scores = torch.cat([head(features) for head in self.network.heads], dim=1)
+        return F.cross_entropy(scores.masked_fill(~self.own[y], -torch.inf), y)
+
+    def _joined(self, splits: list[Split]) -> Split:
+        shift = self.offsets if self.network.multi_head else [0] * len(splits)
+
+        def x(device: torch.device) -> Tensor:
+            return torch.cat([split.to(device).x for split in splits if len(split)])
+
+        def y() -> Tensor:
+            return torch.cat([split.y + by for split, by in zip(splits, shift, strict=True)])
+
+        return Split(sum(map(len, splits)), x, y)

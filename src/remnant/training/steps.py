@@ -1,0 +1,124 @@
+"""An epoch of steps: one by one, or many to a CUDA graph."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from remnant.data import Split
+from remnant.methods import Method
+
+PER_TURN = 200  # eager steps between two chances for others to go
+LONGEST = 64  # steps to a graph
+
+
+class EagerSteps:
+    """Plain steps. Works everywhere."""
+
+    def __init__(self, method: Method, train: Split, batch: int) -> None:
+        self.method, self.train, self.batch = method, train, batch
+        self.x, self.y = train.x, train.y
+        self.loss = torch.zeros((), device=self.x.device)
+
+    def epoch(self) -> Iterator[None]:
+        """One pass in a new random order; yields between stretches of work. `loss` then holds the sum over steps."""
+        self.loss.zero_()
+        order = self.method.order(self.train, self.batch)
+        for count, part in enumerate(order.split(self.batch), start=1):
+            self.loss += self.method.step(self.x[part], self.y[part])
+            if count % PER_TURN == 0:
+                yield
+
+
+class CapturedSteps:
+    """The same steps, recorded once into CUDA graphs and replayed: the host starts dozens of steps with one call.
+
+    Graphs read the tensors they were captured with, so those are kept here for as long as the graphs live.
+    """
+
+    def __init__(self, method: Method, train: Split, batch: int) -> None:
+        self.method, self.train, self.batch = method, train, batch
+        self.x, self.y = train.x, train.y
+        self.loss = torch.zeros((), device=self.x.device)
+        whole, self.tail = divmod(len(self.y), batch)
+        self.long = _steps_per_graph(whole)
+        self.pool = torch.cuda.graph_pool_handle()
+        with _unchanged(method.tensors()):
+            for rows in {min(batch, len(self.y)), self.tail} - {0}:
+                self._warm_up(rows)
+        lengths = {self.long * batch if whole >= self.long else 0, batch if whole % self.long else 0, self.tail} - {0}
+        self.graphs = {rows: self._capture(rows) for rows in sorted(lengths, reverse=True)}
+
+    def epoch(self) -> Iterator[None]:
+        self.loss.zero_()
+        order = self.method.order(self.train, self.batch)
+        done = 0
+        while done < len(order):
+            left = len(order) - done
+            rows = (
+                self.long * self.batch if left >= self.long * self.batch else self.batch if left >= self.batch else left
+            )
+            self._replay(order[done : done + rows])
+            done += rows
+            yield
+
+    def _replay(self, rows: Tensor) -> None:
+        graph, index = self.graphs[len(rows)]
+        index.copy_(rows)
+        graph.replay()
+
+    def _capture(self, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        index = torch.zeros(rows, dtype=torch.int64, device=self.x.device)
+        graph = torch.cuda.CUDAGraph()
+        with _no_garbage_collection():
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                for part in index.split(self.batch):
+                    self._one(part)
+            finally:
+                graph.capture_end()
+        return graph, index
+
+    def _warm_up(self, rows: int) -> None:
+        """Libraries set themselves up on first use, which a capture must not see."""
+        for _ in range(2):
+            self._one(torch.arange(rows, device=self.x.device))
+
+    def _one(self, part: Tensor) -> None:
+        self.loss += self.method.step(self.x[part], self.y[part])
+
+
+def _steps_per_graph(steps: int) -> int:
+    """The length that leaves the fewest single steps over, the longest of those."""
+    lengths = range(1, min(LONGEST, max(1, steps)) + 1)
+    return max(lengths, key=lambda n: (n == 1) * -LONGEST - steps % n + n / (2 * LONGEST))
+
+
+@contextmanager
+def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
+    """Puts tensors and random state back as they were."""
+    before = [tensor.detach().clone() for tensor in tensors]
+    device = tensors[0].device
+    random = torch.cuda.default_generators[device.index or 0].get_state()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, old in zip(tensors, before, strict=True):
+                tensor.copy_(old)
+        torch.cuda.default_generators[device.index or 0].set_state(random)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection during capture may free device memory, which breaks it."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,137 @@
+"""Trains a method on one task. A fit is a generator: it queues work, then lets others go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from remnant.data import Split, Task
+from remnant.evaluation import Pending, queue_evaluation
+from remnant.methods import Method
+
+from .schedule import Schedule, Stopping
+from .steps import CapturedSteps, EagerSteps
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """What is known after an epoch; `valid_*` are NaN where there is no validation set."""
+
+    task: int
+    epoch: int
+    epochs: int
+    loss: float
+    valid_loss: float
+    valid_accuracy: float
+    lr: float
+    steps: int
+    seconds: float
+
+
+@dataclass
+class TrainingState:
+    """Where a task stands between two epochs; all that a resumed fit needs beside the method's own state."""
+
+    epoch: int = 0
+    stopping: Stopping | None = None
+    best: dict[str, Tensor] = field(default_factory=dict)
+    over: bool = False
+
+    def state_dict(self) -> dict[str, Any]:
+        stopping = self.stopping and vars(self.stopping)
+        return {"epoch": self.epoch, "stopping": stopping, "best": self.best, "over": self.over}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], device: torch.device) -> TrainingState:
+        stopping = state["stopping"] and Stopping(**state["stopping"])
+        best = {name: tensor.to(device) for name, tensor in state["best"].items()}
+        return cls(state["epoch"], stopping, best, state["over"])
+
+
+def queue(method: Method, splits: Mapping[int, Split], batch: int, loss: Loss | None = None) -> Pending:
+    """Queues an evaluation of a method, in an order that does not depend on how a set is sorted.
+
+    Where a network normalises by the batch, a batch of one class would be normalised away; so splits are shuffled, with a
+    seed of their own: the same order every time.
+    """
+    method.network.eval()
+    by_batch = any(getattr(module, "track_running_stats", True) is False for module in method.network.modules())
+    generator = torch.Generator().manual_seed(0) if by_batch else None
+    return queue_evaluation(method.logits, splits, batch_size=batch, loss=loss, generator=generator)
+
+
+class Trainer:
+    """Epochs over one task's training data, on the device the data is on."""
+
+    def __init__(self, schedule: Schedule, *, capture: bool = True) -> None:
+        self.schedule = schedule
+        self.capture = capture
+        self.fallback: str | None = None  # why steps are not captured, where they could have been
+
+    def fit(
+        self,
+        method: Method,
+        number: int,
+        task: Task,
+        state: TrainingState,
+        on_epoch: Callable[[EpochDone, TrainingState], None],
+    ) -> Iterator[None]:
+        """Trains until the schedule ends, from where `state` stands. Yields while the device works."""
+        schedule = self.schedule
+        stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
+        steps = self._steps(method, task)
+        per_epoch = -(-len(task.train) // schedule.batch)
+        while state.epoch < schedule.epochs and not state.over:
+            start = time.perf_counter()
+            method.lr.fill_(stopping.lr)
+            method.network.train()
+            yield from steps.epoch()
+            valid = self._validate(method, number, task)
+            loss = steps.loss.clone()
+            while valid is not None and not valid.ready:
+                yield
+            measured = None if valid is None else valid.result()
+            valid_loss = float("nan") if measured is None or measured.loss is None else float(measured.loss[0])
+            lr = stopping.lr
+            best, over = stopping.after(valid_loss, schedule)
+            if best:
+                state.best = {name: tensor.detach().clone() for name, tensor in method.network.state_dict().items()}
+            state.epoch += 1
+            state.over = over
+            accuracy = float("nan") if measured is None else float(measured.accuracy[0])
+            done = EpochDone(
+                task=number,
+                epoch=state.epoch,
+                epochs=schedule.epochs,
+                loss=float(loss) / per_epoch,
+                valid_loss=valid_loss,
+                valid_accuracy=accuracy,
+                lr=lr,
+                steps=per_epoch,
+                seconds=time.perf_counter() - start,
+            )
+            on_epoch(done, state)
+            yield
+        if state.best:
+            method.network.load_state_dict(state.best)
+
+    def _validate(self, method: Method, number: int, task: Task) -> Pending | None:
+        if not len(task.valid):
+            return None
+        return queue(method, {number: task.valid}, self.schedule.evaluation_batch, loss=F.cross_entropy)
+
+    def _steps(self, method: Method, task: Task) -> EagerSteps | CapturedSteps:
+        if self.capture and task.train.x.device.type == "cuda":
+            try:
+                return CapturedSteps(method, task.train, self.schedule.batch)
+            except RuntimeError as error:
+                self.fallback = str(error).splitlines()[0]
+        return EagerSteps(method, task.train, self.schedule.batch)

@@ -1,0 +1,91 @@
+"""A captured step is the eager step, recorded: the same weights come out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from remnant.data import Split
+from remnant.methods import METHODS
+from remnant.models import build
+from remnant.training import RandomState
+from remnant.training.steps import CapturedSteps, EagerSteps, _steps_per_graph
+
+OPTIONS = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}}
+
+
+@pytest.mark.parametrize(("steps", "longest"), [(5400, 60), (74, 37), (37, 37), (1, 1), (7, 7), (0, 1), (128, 64)])
+def test_graphs_are_long_and_leave_few_single_steps(steps: int, longest: int) -> None:
+    assert _steps_per_graph(steps) == longest
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("network", "dtype"), [("mlp", torch.float32), ("alexnet", torch.float64)])
+@pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task"])
+def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:
+    """In float64 for the deep one: a hundred steps amplify float32's rounding beyond any bound, captured or not."""
+    device = torch.device("cuda", 0)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.manual_seed(0)
+    shape = (1, 28, 28) if network == "mlp" else (3, 32, 32)
+    x = torch.randn(645, *shape, device=device, dtype=dtype)
+    y = torch.randint(0, 10, (645,), device=device)
+    options = {} if network == "mlp" else {"width": 8, "norm": "batch", "dropout": (0.0, 0.0)}
+    ends = []
+    for steps in (EagerSteps, CapturedSteps):
+        net = build(network, input_shape=shape, classes=[10, 10], seed=1, **options).to(device, dtype)
+        learner = METHODS[method](net, lr=0.01, **OPTIONS.get(method, {}))
+        random = RandomState(5, device)
+        random.use()
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            learner.start(0)
+            learner.finish(0, Split.of(x, y))
+            learner.start(1 if method != "multitask" else 0)
+            made = steps(learner, Split.of(x, y), 32)
+            random.set(torch.Generator(device).manual_seed(7).get_state())
+            for _ in range(5):
+                for _ in made.epoch():
+                    pass
+        torch.cuda.synchronize()
+        ends.append([p.detach().clone() for p in net.parameters()])
+    for eager, captured in zip(*ends, strict=True):
+        assert torch.allclose(eager, captured, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_two_runs_side_by_side_draw_the_numbers_they_would_draw_alone() -> None:
+    device = torch.device("cuda", 0)
+
+    def draws(turns: list[tuple[RandomState, list[torch.Tensor], torch.Tensor, torch.cuda.CUDAGraph]]) -> None:
+        for random, kept, out, graph in turns:
+            random.use()
+            graph.replay()
+            torch.cuda.synchronize()
+            kept.append(out.clone())
+            kept.append(torch.rand(3, device=device))
+
+    def run(seed: int) -> tuple[RandomState, list[torch.Tensor], torch.Tensor, torch.cuda.CUDAGraph]:
+        random = RandomState(seed, device)
+        random.use()
+        graph, out = torch.cuda.CUDAGraph(), torch.zeros(4, device=device)
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            graph.capture_begin()
+            out.copy_(torch.nn.functional.dropout(torch.ones(4, device=device)))
+            graph.capture_end()
+        return random, [], out, graph
+
+    alone = [run(1), run(2)]
+    for turn in alone:
+        for _ in range(4):
+            draws([turn])
+    together = [run(1), run(2)]
+    for _ in range(4):
+        draws(together)
+    for one, other in zip(alone, together, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[1], other[1], strict=True))
+    state = together[0][0].get()
+    draws(together)
+    together[0][0].set(state)
+    draws(together[:1])
+    assert torch.equal(together[0][1][-1], together[0][1][-3])
