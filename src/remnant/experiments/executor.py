@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import queue as queues
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
@@ -32,9 +33,21 @@ class Plan:
     deterministic: bool = False
     tf32: bool = True
     checkpoint_every: int = 20
+    checkpoint_seconds: float = 60.0
 
     def folder(self, seed: int) -> RunFolder:
-        return RunFolder.create(self.root, self.settings, seed)
+        return RunFolder.create(self.root, self.settings, seed, device=pick_device(self.device))
+
+    def run(self, seed: int, folder: RunFolder, watch: Watcher) -> Run:
+        return Run(
+            self.settings,
+            seed,
+            folder,
+            pick_device(self.device),
+            watch,
+            checkpoint_every=self.checkpoint_every,
+            checkpoint_seconds=self.checkpoint_seconds,
+        )
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -82,21 +95,16 @@ def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
 def _side_by_side(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Watcher) -> None:
     """Goes round the runs in one thread; each queues a little work on its own stream, then lets the next one go."""
     prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
-    with ExitStack() as locks:
-        turns: list[tuple[Run, torch.cuda.Stream, Iterator[None]]] = []
+    with ExitStack() as opened:
+        turns = []
         for seed in seeds:
             folder = plan.folder(seed)
-            locks.enter_context(folder.lock())
-            run = Run(plan.settings, seed, folder, device, watch, checkpoint_every=plan.checkpoint_every)
-            turns.append((run, torch.cuda.Stream(device), run.work()))
+            opened.enter_context(folder.lock())
+            if not folder.finished:  # by another process, between the first look and the lock
+                turns.append(_Turn(plan.run(seed, folder, watch), device, opened))
         try:
             while turns:
-                for turn in list(turns):
-                    run, stream, work = turn
-                    run.random.use()
-                    with torch.cuda.stream(stream):
-                        if next(work, "over") == "over":
-                            turns.remove(turn)
+                turns = [turn for turn in turns if turn.take()]
         except torch.cuda.OutOfMemoryError as error:
             raise RunError(
                 f"The GPU ran out of memory with {len(seeds)} seed(s) side by side. Finished tasks are kept: run the same "
@@ -104,13 +112,43 @@ def _side_by_side(plan: Plan, seeds: Sequence[int], device: torch.device, watch:
             ) from error
 
 
+class _Turn:
+    """A run on a stream of its own. Its graphs are started by a thread of its own, so that starts overlap."""
+
+    def __init__(self, run: Run, device: torch.device, opened: ExitStack) -> None:
+        self.run, self.work = run, run.work()
+        self.stream = torch.cuda.Stream(device)
+        self.starter = opened.enter_context(
+            ThreadPoolExecutor(1, initializer=torch.cuda.set_stream, initargs=(self.stream,))
+        )
+        self.starting: Future[None] | None = None
+
+    def take(self) -> bool:
+        """Lets the run queue its next work unless it is still starting the last; False once it is over."""
+        if self.starting is not None:
+            if not self.starting.done():
+                return True
+            self.starting.result()
+            self.starting = None
+        self.run.random.use()
+        with torch.cuda.stream(self.stream):
+            for start in self.work:
+                if start is not None:
+                    self.starting = self.starter.submit(start)
+                return True
+        return False
+
+
 def _one_seed(plan: Plan, seed: int, watch: Watcher) -> None:
     device = pick_device(plan.device)
     prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
     folder = plan.folder(seed)
     with folder.lock():
-        for _ in Run(plan.settings, seed, folder, device, watch, checkpoint_every=plan.checkpoint_every).work():
-            pass
+        if folder.finished:
+            return
+        for start in plan.run(seed, folder, watch).work():
+            if start is not None:
+                start()
 
 
 def _child(plan: Plan, seed: int, said: Queue[Any]) -> None:

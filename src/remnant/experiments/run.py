@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from remnant.data import Split, Stream, load_stream
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
 from remnant.methods import METHODS, Method
 from remnant.models import build
-from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, queue
+from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, queue
 
 from .folder import RunFolder
 from .settings import Settings
@@ -50,14 +50,17 @@ class Run:
         watch: Watcher,
         *,
         checkpoint_every: int = 20,
+        checkpoint_seconds: float = 60.0,
         capture: bool = True,
     ) -> None:
+        """A checkpoint after each task, and after every so many epochs, but not within so many seconds of the last."""
         self.settings, self.seed, self.folder, self.device, self.watch = settings, seed, folder, device, watch
-        self.checkpoint_every, self.capture = checkpoint_every, capture
+        self.checkpoint_every, self.checkpoint_seconds, self.capture = checkpoint_every, checkpoint_seconds, capture
+        self._last_checkpoint = time.monotonic()
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
         self.random = RandomState(seed, device)
 
-    def work(self) -> Iterator[None]:
+    def work(self) -> Work:
         self.random.use()
         stream, method, trainer = self._build()
         tasks = method.curriculum(stream)
@@ -126,6 +129,7 @@ class Run:
                 "seconds": dict(self.seconds),
             }
         )
+        self._last_checkpoint = time.monotonic()
 
     def _epoch_hook(
         self, number: int, tasks: int, method: Method, matrix: AccuracyMatrix
@@ -133,15 +137,18 @@ class Run:
         def epoch_done(done: EpochDone, state: TrainingState) -> None:
             self.folder.record(**{k: v for k, v in vars(done).items() if k != "epochs"})
             self.watch(Progress(self.seed, number, tasks, epoch=done))
-            if self.checkpoint_every and done.epoch % self.checkpoint_every == 0:
+            due = self.checkpoint_every and done.epoch % self.checkpoint_every == 0
+            if due and time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds:
                 self._checkpoint(number, state, method, matrix)
 
         return epoch_done
 
-    def _evaluate(self, method: Method, tests: list[Split], batch: int) -> Generator[None, None, Row]:
+    def _evaluate(
+        self, method: Method, tests: list[Split], batch: int
+    ) -> Generator[Callable[[], None] | None, None, Row]:
         pending = queue(method, dict(enumerate(tests)), batch)
         while not pending.ready:
-            yield
+            yield None
         return pending.result().accuracy
 
     @staticmethod

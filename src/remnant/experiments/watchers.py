@@ -98,14 +98,14 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise RunError("--tensorboard needs TensorBoard: pip install 'remnant[tensorboard]'.") from None
-        writer: Any = SummaryWriter
-        self._make = lambda seed: writer(str(folder / f"seed{seed}"))
+        self._make: Any = SummaryWriter
+        self._folder = folder
         self._writers: dict[int, Any] = {}
         self._epochs: dict[int, int] = {}
 
     def hear(self, progress: Progress) -> None:
         if progress.seed not in self._writers:
-            self._writers[progress.seed] = self._make(progress.seed)
+            self._writers[progress.seed] = self._make(str(self._folder / f"seed{progress.seed}"))
         writer = self._writers[progress.seed]
         if progress.epoch is not None:
             at = self._epochs[progress.seed] = self._epochs.get(progress.seed, 0) + 1

@@ -2,6 +2,7 @@
 
 from .random import RandomState
 from .schedule import Schedule
+from .steps import Work
 from .trainer import EpochDone, Trainer, TrainingState, queue
 
-__all__ = ["EpochDone", "RandomState", "Schedule", "Trainer", "TrainingState", "queue"]
+__all__ = ["EpochDone", "RandomState", "Schedule", "Trainer", "TrainingState", "Work", "queue"]

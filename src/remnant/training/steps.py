@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,6 +11,10 @@ from torch import Tensor
 
 from remnant.data import Split
 from remnant.methods import Method
+
+# What runs in turns: it queues work on the device and yields. A function it yields is to be called before it goes on;
+# starting a long graph takes the host a while, so whoever drives several runs calls it in another thread.
+Work = Iterator[Callable[[], None] | None]
 
 PER_TURN = 200  # eager steps between two chances for others to go
 LONGEST = 64  # steps to a graph
@@ -24,14 +28,14 @@ class EagerSteps:
         self.x, self.y = train.x, train.y
         self.loss = torch.zeros((), device=self.x.device)
 
-    def epoch(self) -> Iterator[None]:
+    def epoch(self) -> Work:
         """One pass in a new random order; yields between stretches of work. `loss` then holds the sum over steps."""
         self.loss.zero_()
         order = self.method.order(self.train, self.batch)
         for count, part in enumerate(order.split(self.batch), start=1):
             self.loss += self.method.step(self.x[part], self.y[part])
             if count % PER_TURN == 0:
-                yield
+                yield None
 
 
 class CapturedSteps:
@@ -53,7 +57,7 @@ class CapturedSteps:
         lengths = {self.long * batch if whole >= self.long else 0, batch if whole % self.long else 0, self.tail} - {0}
         self.graphs = {rows: self._capture(rows) for rows in sorted(lengths, reverse=True)}
 
-    def epoch(self) -> Iterator[None]:
+    def epoch(self) -> Work:
         self.loss.zero_()
         order = self.method.order(self.train, self.batch)
         done = 0
@@ -62,14 +66,10 @@ class CapturedSteps:
             rows = (
                 self.long * self.batch if left >= self.long * self.batch else self.batch if left >= self.batch else left
             )
-            self._replay(order[done : done + rows])
+            graph, index = self.graphs[rows]
+            index.copy_(order[done : done + rows])
+            yield graph.replay
             done += rows
-            yield
-
-    def _replay(self, rows: Tensor) -> None:
-        graph, index = self.graphs[len(rows)]
-        index.copy_(rows)
-        graph.replay()
 
     def _capture(self, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         index = torch.zeros(rows, dtype=torch.int64, device=self.x.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from remnant.evaluation import Pending, queue_evaluation
 from remnant.methods import Method
 
 from .schedule import Schedule, Stopping
-from .steps import CapturedSteps, EagerSteps
+from .steps import CapturedSteps, EagerSteps, Work
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -83,7 +83,7 @@ class Trainer:
         task: Task,
         state: TrainingState,
         on_epoch: Callable[[EpochDone, TrainingState], None],
-    ) -> Iterator[None]:
+    ) -> Work:
         """Trains until the schedule ends, from where `state` stands. Yields while the device works."""
         schedule = self.schedule
         stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
@@ -97,7 +97,7 @@ class Trainer:
             valid = self._validate(method, number, task)
             loss = steps.loss.clone()
             while valid is not None and not valid.ready:
-                yield
+                yield None
             measured = None if valid is None else valid.result()
             valid_loss = float("nan") if measured is None or measured.loss is None else float(measured.loss[0])
             lr = stopping.lr
@@ -119,7 +119,7 @@ class Trainer:
                 seconds=time.perf_counter() - start,
             )
             on_epoch(done, state)
-            yield
+            yield None
         if state.best:
             method.network.load_state_dict(state.best)
 
