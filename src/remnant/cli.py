@@ -105,16 +105,18 @@ def resume(
     path: Annotated[Path, typer.Argument(help="A run's folder, or one that holds several.")],
     device: Device = "auto",
     parallel: Parallel = 0,
-    deterministic: Deterministic = False,
-    tf32: Tf32 = True,
-    checkpoint_every: Every = 20,
+    deterministic: Annotated[bool | None, typer.Option(help="As before, unless given.")] = None,
+    tf32: Annotated[bool | None, typer.Option(help="As before, unless given.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(min=0, help="As before, unless given.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with runs that were cut off."""
+    """Go on with runs that were cut off, in the way they were run."""
     with told_plainly():
         from .experiments.executor import unfinished
 
-        plans = unfinished(path, device, parallel, deterministic, tf32, checkpoint_every)
+        plans = unfinished(
+            path, device, parallel, deterministic=deterministic, tf32=tf32, checkpoint_every=checkpoint_every
+        )
         if not plans:
             out.print(f"Nothing to resume in {path}: every run there is finished.", soft_wrap=True, highlight=False)
         for plan in plans:

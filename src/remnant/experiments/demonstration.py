@@ -39,7 +39,7 @@ def run(out: Console, err: Console) -> None:
     for title, matrix in matrices.items():
         out.print()
         if title != WAYS["multitask"]:
-            out.print(show.accuracy_table(matrix, f"{title}: accuracy, %, after learning each task"))
+            show.accuracies(out, matrix, f"{title}: accuracy, %, after learning each task")
         result = results[title]
         forgot = (
             ""
@@ -47,15 +47,16 @@ def run(out: Console, err: Console) -> None:
             else f", of which forgotten {-100 * result['bwt']:.1f} points"
         )
         out.print(f"{title}: {100 * result['acc']:.1f} % on all tasks at the end{forgot}", highlight=False)
-    _draw({title: m for title, m in matrices.items() if title != WAYS["multitask"]})
-    out.print(f"\n{time.perf_counter() - start:.0f} s. Picture: {PICTURE}", highlight=False)
+    drawn = _draw({title: m for title, m in matrices.items() if title != WAYS["multitask"]})
+    picture = f"Picture: {PICTURE}" if drawn else "No picture: that needs matplotlib (pip install 'remnant[report]')."
+    out.print(f"\n{time.perf_counter() - start:.0f} s. {picture}", highlight=False)
 
 
-def _draw(matrices: dict[str, AccuracyMatrix]) -> None:
+def _draw(matrices: dict[str, AccuracyMatrix]) -> bool:
     try:
         import matplotlib
     except ImportError:
-        return
+        return False
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -75,3 +76,4 @@ def _draw(matrices: dict[str, AccuracyMatrix]) -> None:
     figure.colorbar(image, ax=axes, label="accuracy, %", shrink=0.8)
     figure.savefig(PICTURE, dpi=110)
     plt.close(figure)
+    return True

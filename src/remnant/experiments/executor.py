@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue as queues
-import time
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,6 +19,8 @@ import torch
 from .folder import RunError, RunFolder, find_runs
 from .run import Progress, Run, Watcher
 from .settings import Settings
+
+EXECUTION = ("deterministic", "tf32", "checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Plan:
     tf32: bool = True
     checkpoint_every: int = 20
     checkpoint_seconds: float = 60.0
+
+    @property
+    def execution(self) -> dict[str, Any]:
+        """What resuming must know beside the settings, to go on in the same way."""
+        return {name: getattr(self, name) for name in EXECUTION}
 
     def folder(self, seed: int) -> RunFolder:
         return RunFolder.create(self.root, self.settings, seed, device=pick_device(self.device))
@@ -56,19 +63,26 @@ def pick_device(wanted: str) -> torch.device:
     try:
         device = torch.device(wanted)
     except RuntimeError:
-        raise RunError(f"--device {wanted}: no such device. Use auto, cpu, cuda or cuda:N.") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise RunError(f"--device {wanted}: no such device. Use auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunError(
             f"--device {wanted}: there is no CUDA device here (torch {torch.__version__}). Use --device cpu."
         )
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if (index := device.index or 0) >= torch.cuda.device_count():
+        raise RunError(f"--device {wanted}: there are {torch.cuda.device_count()} CUDA devices here, numbered from 0.")
+    return torch.device("cuda", index)
 
 
 def execute(plan: Plan, watch: Watcher) -> list[RunFolder]:
     """Runs every seed that is not finished yet; gives the folders of all."""
+    device = pick_device(plan.device)
+    prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
     folders = {seed: plan.folder(seed) for seed in plan.seeds}
     todo = [seed for seed in plan.seeds if not folders[seed].finished]
-    device = pick_device(plan.device)
     if todo and device.type == "cuda":
         parallel = plan.parallel or len(todo)
         for start in range(0, len(todo), parallel):
@@ -87,20 +101,20 @@ def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
     torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(deterministic)
     if device.type == "cpu":
         torch.set_num_threads(1)  # small models: a second thread slows them down, a second process does not
 
 
 def _side_by_side(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Watcher) -> None:
     """Goes round the runs in one thread; each queues a little work on its own stream, then lets the next one go."""
-    prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
     with ExitStack() as opened:
         turns = []
         for seed in seeds:
             folder = plan.folder(seed)
             opened.enter_context(folder.lock())
             if not folder.finished:  # by another process, between the first look and the lock
+                folder.save_execution(plan.execution)
                 turns.append(_Turn(plan.run(seed, folder, watch), device, opened))
         try:
             while turns:
@@ -140,23 +154,33 @@ class _Turn:
 
 
 def _one_seed(plan: Plan, seed: int, watch: Watcher) -> None:
-    device = pick_device(plan.device)
-    prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
     folder = plan.folder(seed)
     with folder.lock():
         if folder.finished:
             return
+        folder.save_execution(plan.execution)
         for start in plan.run(seed, folder, watch).work():
             if start is not None:
                 start()
 
 
 def _child(plan: Plan, seed: int, said: Queue[Any]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
+        prepare(pick_device(plan.device), deterministic=plan.deterministic, tf32=plan.tf32)
         _one_seed(plan, seed, said.put)
-        said.put(None)
     except (RunError, ValueError, OSError, RuntimeError) as error:
         said.put(f"seed {seed}: {error}")
+    except KeyboardInterrupt:  # the parent has it too, and says so
+        os._exit(130)
+
+
+def _end_with_parent() -> None:
+    """Left behind by a kill, a child would hold its run's lock and wait for ever for someone to hear it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _over_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:
@@ -178,7 +202,7 @@ def _over_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:
             elif isinstance(message, str):
                 errors.append(message)
         except queues.Empty:
-            time.sleep(0)
+            pass
         for seed, process in list(running.items()):
             if not process.is_alive() and said.empty():
                 running.pop(seed).join()
@@ -196,21 +220,23 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         raise RunError(f"--seeds {text}: write how many (5), or which (1,3).") from None
     if any(number < 0 for number in numbers) or ("," not in text and numbers[0] < 1):
         raise RunError(f"--seeds {text}: at least one, and none negative.")
-    return numbers if "," in text else tuple(range(numbers[0]))
+    return tuple(dict.fromkeys(numbers)) if "," in text else tuple(range(numbers[0]))
 
 
-def unfinished(
-    path: Path, device: str, parallel: int, deterministic: bool, tf32: bool, checkpoint_every: int
-) -> list[Plan]:
-    """Plans for every run below a folder that has no result yet, seeds of the same settings together."""
+def unfinished(path: Path, device: str, parallel: int, **asked: Any) -> list[Plan]:
+    """Plans for every run below a folder that has no result yet, seeds of the same settings together.
+
+    Each goes on as it was carried out before, but for what is `asked` (of EXECUTION; None: as before).
+    """
     found = find_runs(path)
     if not found:
         raise RunError(f"{path} holds no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
-    together: dict[tuple[Path, str], list[RunFolder]] = {}
+    together: dict[tuple[Any, ...], list[RunFolder]] = {}
     for folder in found:
         if not folder.finished:
-            root = folder.path.resolve().parents[len(folder.place.parts) - 1]
-            together.setdefault((root, folder.digest), []).append(folder)
+            execution = {**(folder.execution() or {}), **{k: v for k, v in asked.items() if v is not None}}
+            how = tuple((name, execution[name]) for name in EXECUTION if name in execution)
+            together.setdefault((_root(folder), folder.path.parent, how), []).append(folder)
     return [
         Plan(
             Settings.from_dict(folders[0].settings),
@@ -218,9 +244,16 @@ def unfinished(
             root,
             device,
             parallel,
-            deterministic,
-            tf32,
-            checkpoint_every,
+            **dict(how),
         )
-        for (root, _), folders in together.items()
+        for (root, _, how), folders in together.items()
     ]
+
+
+def _root(folder: RunFolder) -> Path:
+    """The folder of all runs that this one is in."""
+    path = folder.path.resolve()
+    root = path.parents[len(folder.place.parts) - 1]
+    if root / folder.place != path:
+        raise RunError(f"{folder.path} was moved: a run is resumed where it was made, in a folder …/{folder.place}.")
+    return root

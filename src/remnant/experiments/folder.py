@@ -22,6 +22,7 @@ __all__ = ["RunError", "RunFolder", "find_runs", "keep_results"]
 
 SETTINGS, ENVIRONMENT, ACCURACY = "settings.json", "environment.json", "accuracy.csv"
 RANKS, RESULT, METRICS, LOCK = "ranks.json", "result.json", "metrics.jsonl", ".lock"
+EXECUTION = "execution.json"
 
 
 class Settings(Protocol):
@@ -137,6 +138,14 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / RESULT).is_file()
+
+    def save_execution(self, how: Mapping[str, Any]) -> None:
+        """How the run is carried out (bit-equal or not, checkpoints): no setting, but what resuming it must know."""
+        if self.execution() != how:
+            write_json(self.path / EXECUTION, how)
+
+    def execution(self) -> dict[str, Any] | None:
+        return read_json(self.path / EXECUTION)
 
     def environment(self) -> dict[str, Any] | None:
         return read_json(self.path / ENVIRONMENT)

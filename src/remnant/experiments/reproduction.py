@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from remnant.data.errors import did_you_mean
+
 from .executor import Plan
 from .folder import find_runs
 from .settings import SettingsError
@@ -22,17 +24,23 @@ class Choice:
 
     def load(self) -> Table:
         whole = load(self.table)
-        for benchmark in self.benchmarks:
-            if benchmark not in {row.benchmark for row in whole.rows}:
-                known = ", ".join(sorted({row.benchmark for row in whole.rows}))
-                raise SettingsError(f"{self.table} has no benchmark '{benchmark}'. It has: {known}.")
+        _known("benchmark", self.benchmarks, {row.benchmark for row in whole.rows}, self.table)
+        _known("method", self.methods, {row.method for row in whole.rows}, self.table)
         return replace(whole, rows=tuple(row for row in whole.rows if self._wanted(row)))
 
     def to_run(self) -> list[Row]:
         return self.load().to_run(self.methods)
 
     def _wanted(self, row: Row) -> bool:
-        return not self.benchmarks or row.benchmark in self.benchmarks
+        return (not self.benchmarks or row.benchmark in self.benchmarks) and (
+            not self.methods or row.method in self.methods
+        )
+
+
+def _known(kind: str, names: Iterable[str], known: set[str], table: str) -> None:
+    for name in names:
+        if name not in known:
+            raise SettingsError(f"{table} has no {kind} '{name}'. {did_you_mean(name, known)}")
 
 
 def finished(roots: Iterable[Path]) -> dict[ResultKey, list[Result]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 
 from remnant.data import Split, Stream, load_stream
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
+from remnant.memory.errors import ConsolidationError, StateError
 from remnant.methods import METHODS, Method
 from remnant.models import build
 from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, queue
 
-from .folder import RunFolder
+from .folder import RunError, RunFolder
 from .settings import Settings
 
 Row = NDArray[np.float64]
@@ -73,14 +75,14 @@ class Run:
             tests += [t.test.to(self.device) for t in (stream[len(tests) :] if joint else [stream[number]])]
             if training.epoch == 0:
                 method.start(number)
-            with self._timed("train"):
+            with self._timed("train") as timer:
                 yield from trainer.fit(
-                    method, number, task, training, self._epoch_hook(number, len(tasks), method, matrix)
+                    method, number, task, training, self._epoch_hook(number, len(tasks), method, matrix, timer)
                 )
             if trainer.fallback:
                 self._say(number, len(tasks), f"steps are not captured: {trainer.fallback}")
             with self._timed("consolidate"):
-                method.finish(number, task.train)
+                self._remember(number, len(tasks), method, task.train)
             with self._timed("evaluate"):
                 row = yield from self._evaluate(method, tests, trainer.schedule.evaluation_batch)
             self._add_row(matrix, row, joint)
@@ -90,12 +92,17 @@ class Run:
 
     def _build(self) -> tuple[Stream, Method, Trainer]:
         settings = self.settings
+        if settings.method not in METHODS:
+            raise RunError(f"{settings.benchmark} has settings for '{settings.method}', but there is no such method.")
         stream = load_stream(settings.benchmark, seed=self.seed, **settings.stream_options(self.seed))
         shape = dict(settings.network)
         classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
         name = shape.pop("name")
-        network = build(name, input_shape=stream.input_shape, classes=classes, seed=self.seed, **shape)
-        method = METHODS[settings.method](network.to(self.device), **settings.options)
+        try:
+            network = build(name, input_shape=stream.input_shape, classes=classes, seed=self.seed, **shape)
+            method = METHODS[settings.method](network.to(self.device), **settings.options)
+        except ValueError as error:  # settings that are good by themselves, but not for each other
+            raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
         schedule = Schedule(lr=settings.options["lr"], **settings.training)
         return stream, method, Trainer(schedule, capture=self.capture)
 
@@ -111,7 +118,13 @@ class Run:
         training = TrainingState.from_state(state["training"], self.device)
         if training.epoch:
             method.start(task)
-        method.load_state_dict(state["method"])
+        try:
+            method.load_state_dict(state["method"])
+        except (KeyError, RuntimeError, StateError) as error:
+            raise RunError(
+                f"The checkpoint in {self.folder.path} does not fit this release's {self.settings.method} "
+                f"({str(error).splitlines()[0]}). Resume with the release that wrote it, or move the folder away."
+            ) from error
         self.random.set(state["random"])
         done = (task, training.epoch)
         self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
@@ -132,16 +145,27 @@ class Run:
         self._last_checkpoint = time.monotonic()
 
     def _epoch_hook(
-        self, number: int, tasks: int, method: Method, matrix: AccuracyMatrix
+        self, number: int, tasks: int, method: Method, matrix: AccuracyMatrix, timer: _Timer
     ) -> Callable[[EpochDone, TrainingState], None]:
         def epoch_done(done: EpochDone, state: TrainingState) -> None:
             self.folder.record(**{k: v for k, v in vars(done).items() if k != "epochs"})
             self.watch(Progress(self.seed, number, tasks, epoch=done))
             due = self.checkpoint_every and done.epoch % self.checkpoint_every == 0
             if due and time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds:
+                timer.lap()
                 self._checkpoint(number, state, method, matrix)
 
         return epoch_done
+
+    def _remember(self, number: int, tasks: int, method: Method, train: Split) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                method.finish(number, train)
+            except ConsolidationError as error:
+                raise RunError(f"Seed {self.seed}, task {number + 1} of {tasks}: {error}") from error
+        for warning in caught:
+            self._say(number, tasks, str(warning.message))
 
     def _evaluate(
         self, method: Method, tests: list[Split], batch: int
@@ -192,8 +216,15 @@ class _Timer:
     def __init__(self, account: dict[str, float], what: str) -> None:
         self.account, self.what = account, what
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Timer:
         self.start = time.perf_counter()
+        return self
+
+    def lap(self) -> None:
+        """Adds the time so far."""
+        now = time.perf_counter()
+        self.account[self.what] += now - self.start
+        self.start = now
 
     def __exit__(self, *_: object) -> None:
-        self.account[self.what] += time.perf_counter() - self.start
+        self.lap()

@@ -19,7 +19,7 @@ def results(console: Console, settings: Settings, folders: Sequence[RunFolder], 
     """R of the first seed, then ACC and BWT over all of them beside the paper's."""
     done = [folder for folder in folders if folder.finished]
     if matrix and done and (first := done[0].matrix()) is not None:
-        console.print(accuracy_table(first, f"Accuracy, %, after learning each task (seed {done[0].seed})"))
+        accuracies(console, first, f"Accuracy, %, after learning each task (seed {done[0].seed})")
     found = [result for folder in done if (result := folder.result())]
     paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
     acc = _spread([100 * result["acc"] for result in found], "{:.2f}")
@@ -42,14 +42,16 @@ def _spread(values: list[float], form: str) -> str:
     return mean if len(values) < 2 else f"{mean} ± {form.format(statistics.stdev(values)).lstrip('+')}"
 
 
-def accuracy_table(matrix: AccuracyMatrix, title: str) -> Table:
-    drawn = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+def accuracies(console: Console, matrix: AccuracyMatrix, title: str) -> None:
+    """R, a row for each task learnt; a row that was not measured is left out."""
+    drawn = Table(box=None, pad_edge=False, header_style="dim")
     drawn.add_column("after")
     for task in range(matrix.tasks):
-        drawn.add_column(str(task + 1), justify="right")
+        drawn.add_column(str(task + 1), justify="right", no_wrap=True)
     for t, row in enumerate(matrix.values):
-        drawn.add_row(str(t + 1), *(_shaded(value) for value in row))
-    return drawn
+        if any(value == value for value in row):
+            drawn.add_row(str(t + 1), *(_shaded(value) for value in row))
+    _print_whole(console, title, drawn)
 
 
 def _shaded(value: float) -> str:
@@ -61,14 +63,24 @@ def _shaded(value: float) -> str:
 
 
 def table(console: Console, name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Ours beside the paper's."""
-    drawn = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    columns = list(rows[0]) if rows else []
+    """Ours beside the paper's. A column that says nothing is left out, and no number is ever cut short."""
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    columns = [column for column in (rows[0] if rows else ()) if any(row[column] for row in rows)]
     for column in columns:
-        drawn.add_column(column, justify="left" if column in ("benchmark", "method", "settings") else "right")
+        figure, _, of = column.partition(" (")
+        heading = {"paper)": "paper", "difference)": "difference"}.get(of, figure)
+        left = column in ("benchmark", "method", "variant")
+        drawn.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for row in rows:
         drawn.add_row(*(str(row[column]) for column in columns))
-    console.print(drawn)
+    _print_whole(console, name, drawn)
+
+
+def _print_whole(console: Console, title: str, drawn: Table) -> None:
+    """As wide as it must be: a number cut short is worse than a line that the terminal wraps."""
+    width = max(console.width, drawn.__rich_measure__(console, console.options.update(max_width=10_000)).maximum)
+    console.print(title, style="italic", soft_wrap=True, highlight=False)
+    Console(file=console.file, width=width, force_terminal=console.is_terminal, highlight=False).print(drawn)
 
 
 def methods(console: Console) -> None:

@@ -41,6 +41,10 @@ class Method:
         """The rows of one epoch in the order they are seen: random."""
         return torch.randperm(len(train), device=self.device)
 
+    def validation(self, task: int, valid: Split) -> dict[int, Split]:
+        """What to validate on, by the task whose `logits` are asked for."""
+        return {task: valid} if len(valid) else {}
+
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One update from one batch; gives the batch's loss."""
         loss = self.loss(x, y)

@@ -26,9 +26,8 @@ class Multitask(Method):
         task_of = torch.cat([torch.full((size,), t) for t, size in enumerate(sizes)])
         self.task_of = task_of.to(self.device)
         self.own = self.task_of[:, None] == self.task_of[None, :]
-        self._places: tuple[Tensor, Tensor] | None = (
-            None  # of whole batches, and of the rest, in an order sorted by task
-        )
+        # Of whole batches, and of the rest, in an order sorted by task.
+        self._places: tuple[Tensor, Tensor] | None = None
         self.offsets = [sum(sizes[:t]) for t in range(len(sizes))]
 
     def curriculum(self, stream: Stream) -> Sequence[Task]:
@@ -52,21 +51,28 @@ class Multitask(Method):
         if not self.network.multi_head:
             return super().order(train, batch)
         tasks = self.task_of[train.y]
-        by_task = torch.argsort(tasks + torch.rand(len(train), device=self.device))
+        shuffled = torch.randperm(len(train), device=self.device)
+        by_task = shuffled[torch.argsort(tasks[shuffled], stable=True)]
         if self._places is None:
             ends = torch.bincount(tasks).cumsum(0).tolist()
             starts = [0, *ends[:-1]]
             parts = [torch.arange(a, b).split(batch) for a, b in zip(starts, ends, strict=True)]
-            whole = [part for task in parts for part in task if len(part) == batch]
-            rest = [part for task in parts for part in task if len(part) < batch]
-            self._places = (
-                torch.stack(whole).to(self.device),
-                torch.cat([torch.arange(0), *rest]).to(self.device),
-            )
+            none = torch.arange(0)
+            whole = torch.cat([none, *(part for task in parts for part in task if len(part) == batch)])
+            rest = torch.cat([none, *(part for task in parts for part in task if len(part) < batch)])
+            self._places = whole.view(-1, batch).to(self.device), rest.to(self.device)
         whole_batches, left_over = self._places
-        shuffled = whole_batches[torch.randperm(len(whole_batches), device=self.device)].flatten()
+        first = whole_batches[torch.randperm(len(whole_batches), device=self.device)].flatten()
         last = left_over[torch.randperm(len(left_over), device=self.device)]
-        return by_task[torch.cat([shuffled, last])]
+        return by_task[torch.cat([first, last])]
+
+    def validation(self, task: int, valid: Split) -> dict[int, Split]:
+        """Each task's part with its own head and labels; one task to a batch, as in training and test."""
+        if not self.network.multi_head:
+            return super().validation(task, valid)
+        tasks = self.task_of[valid.y]
+        rows = [(tasks == t).nonzero().flatten() for t in range(len(self.offsets))]
+        return {t: Split.of(valid.x[r], valid.y[r] - self.offsets[t]) for t, r in enumerate(rows) if len(r)}
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -83,7 +89,7 @@ class Multitask(Method):
         shift = self.offsets if self.network.multi_head else [0] * len(splits)
 
         def x(device: torch.device) -> Tensor:
-            return torch.cat([split.to(device).x for split in splits if len(split)])
+            return torch.cat([split.to(device).x for split in splits])
 
         def y() -> Tensor:
             return torch.cat([split.y + by for split, by in zip(splits, shift, strict=True)])

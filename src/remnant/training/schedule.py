@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Schedule:
     """`patience` epochs without a lower validation loss divide the rate by `factor`; below `lr_min` the task ends.
 
-    The best model is put back at the end only, as in the published scripts. `patience=None`: all epochs, no stopping.
+    The best model is put back at the end only, as in the published scripts. `patience=None`, or no
+    validation set: all epochs, no stopping.
     """
 
     lr: float

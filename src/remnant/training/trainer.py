@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -88,25 +89,21 @@ class Trainer:
         schedule = self.schedule
         stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
         steps = self._steps(method, task)
+        valid = method.validation(number, task.valid)
         per_epoch = -(-len(task.train) // schedule.batch)
         while state.epoch < schedule.epochs and not state.over:
             start = time.perf_counter()
             method.lr.fill_(stopping.lr)
             method.network.train()
             yield from steps.epoch()
-            valid = self._validate(method, number, task)
             loss = steps.loss.clone()
-            while valid is not None and not valid.ready:
-                yield None
-            measured = None if valid is None else valid.result()
-            valid_loss = float("nan") if measured is None or measured.loss is None else float(measured.loss[0])
-            lr = stopping.lr
-            best, over = stopping.after(valid_loss, schedule)
-            if best:
-                state.best = {name: tensor.detach().clone() for name, tensor in method.network.state_dict().items()}
+            lr, valid_loss, accuracy = stopping.lr, float("nan"), float("nan")
+            if valid:  # without a validation set there is nothing to stop by: all epochs
+                valid_loss, accuracy = yield from self._validate(method, valid)
+                best, state.over = stopping.after(valid_loss, schedule)
+                if best:
+                    state.best = {name: tensor.detach().clone() for name, tensor in method.network.state_dict().items()}
             state.epoch += 1
-            state.over = over
-            accuracy = float("nan") if measured is None else float(measured.accuracy[0])
             done = EpochDone(
                 task=number,
                 epoch=state.epoch,
@@ -123,10 +120,17 @@ class Trainer:
         if state.best:
             method.network.load_state_dict(state.best)
 
-    def _validate(self, method: Method, number: int, task: Task) -> Pending | None:
-        if not len(task.valid):
-            return None
-        return queue(method, {number: task.valid}, self.schedule.evaluation_batch, loss=F.cross_entropy)
+    def _validate(
+        self, method: Method, valid: Mapping[int, Split]
+    ) -> Generator[Callable[[], None] | None, None, tuple[float, float]]:
+        """Mean loss and accuracy over the examples of all the splits."""
+        pending = queue(method, valid, self.schedule.evaluation_batch, loss=F.cross_entropy)
+        while not pending.ready:
+            yield None
+        measured = pending.result()
+        assert measured.loss is not None
+        sizes = [len(split) for split in valid.values()]
+        return float(np.average(measured.loss, weights=sizes)), float(np.average(measured.accuracy, weights=sizes))
 
     def _steps(self, method: Method, task: Task) -> EagerSteps | CapturedSteps:
         if self.capture and task.train.x.device.type == "cuda":
