@@ -119,8 +119,17 @@ def resume(
         )
         if not plans:
             out.print(f"Nothing to resume in {path}: every run there is finished.", soft_wrap=True, highlight=False)
-        for plan in plans:
-            _execute(plan, quiet, None)
+    failed = False
+    for plan in plans:
+        try:
+            with told_plainly():
+                _execute(plan, quiet, None)
+        except typer.Exit as ended:
+            if ended.exit_code != 1:
+                raise
+            failed = True  # said already; the others go on
+    if failed:
+        raise typer.Exit(1)
 
 
 def _execute(plan: "Plan", quiet: bool, tensorboard: Path | None) -> None:

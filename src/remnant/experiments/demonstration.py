@@ -46,7 +46,9 @@ def run(out: Console, err: Console) -> None:
             if result["bwt"] is None or result["bwt"] != result["bwt"]
             else f", of which forgotten {-100 * result['bwt']:.1f} points"
         )
-        out.print(f"{title}: {100 * result['acc']:.1f} % on all tasks at the end{forgot}", highlight=False)
+        out.print(
+            f"{title}: {100 * result['acc']:.1f} % on all tasks at the end{forgot}", highlight=False, soft_wrap=True
+        )
     drawn = _draw({title: m for title, m in matrices.items() if title != WAYS["multitask"]})
     picture = f"Picture: {PICTURE}" if drawn else "No picture: that needs matplotlib (pip install 'remnant[report]')."
     out.print(f"\n{time.perf_counter() - start:.0f} s. {picture}", highlight=False)
