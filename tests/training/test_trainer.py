@@ -1,0 +1,256 @@
+"""How long a task trains, at which rate and with which weights it ends; and what an evaluation sees."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from remnant.data import Split, Task
+from remnant.experiments import state_file
+from remnant.experiments.settings import resolve
+from remnant.methods import Finetune, Method
+from remnant.models import build
+from remnant.training import EpochDone, Schedule, Trainer, TrainingState, queue
+
+CPU = torch.device("cpu")
+
+
+class Scripted(Method):
+    """A method whose validation loss is given beforehand. Its weights count the epochs: they say which model this is."""
+
+    name = "scripted"
+
+    def __init__(self, losses: list[float]) -> None:
+        super().__init__(build("mlp", input_shape=(2,), classes=2, seed=0, hidden=(3,)), lr=1.0)
+        self.losses, self.rates, self.modes = losses, list[float](), list[bool]()
+        with torch.no_grad():
+            for parameter in self.network.parameters():
+                parameter.zero_()
+
+    @property
+    def model(self) -> int:
+        (count,) = {float(value) for p in self.network.parameters() for value in p.detach().flatten()}
+        return int(count)
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        self.rates.append(float(self.lr))
+        self.modes.append(self.network.training)
+        with torch.no_grad():
+            for parameter in self.network.parameters():
+                parameter.add_(1)
+        return torch.tensor(0.5)
+
+    def logits(self, x: Tensor, task: int) -> Tensor:
+        """Two scores whose cross-entropy with label 0 is the epoch's loss."""
+        loss = torch.tensor(self.losses[self.model - 1], dtype=torch.float64)
+        return torch.stack([-torch.log(torch.expm1(loss)), torch.zeros_like(loss)]).expand(len(x), 2)
+
+
+def task(train: int = 4, valid: int = 3) -> Task:
+    def split(size: int) -> Split:
+        return Split.of(torch.zeros(size, 2), torch.zeros(size, dtype=torch.int64))
+
+    return Task("a task", 2, split(train), split(valid), split(1))
+
+
+def fit(
+    method: Method,
+    schedule: Schedule,
+    given_task: Task,
+    state: TrainingState | None = None,
+    stop_after: int | None = None,
+) -> list[EpochDone]:
+    """All epochs, or those until a kill after `stop_after`."""
+    done: list[EpochDone] = []
+    work = Trainer(schedule).fit(method, 3, given_task, state or TrainingState(), lambda epoch, _: done.append(epoch))
+    for start in work:
+        assert start is None  # nothing to start on a CPU
+        if stop_after is not None and len(done) == stop_after:
+            work.close()  # type: ignore[attr-defined]
+    return done
+
+
+def by_hand(losses: list[float], s: Schedule) -> tuple[list[float], int]:
+    """The published loop: the rates of its epochs, and the epoch whose model it ends with (0: the last)."""
+    assert s.patience
+    lr, best, patience, model, rates = s.lr, math.inf, s.patience, 0, []
+    for epoch in range(1, s.epochs + 1):
+        rates.append(lr)
+        if losses[epoch - 1] < best:
+            best, model, patience = losses[epoch - 1], epoch, s.patience
+            continue
+        patience -= 1
+        if patience <= 0:
+            lr /= s.factor
+            if lr < s.lr_min:
+                break
+            patience = s.patience
+    return rates, model or len(rates)
+
+
+LOSSES = st.lists(st.sampled_from([0.2, 0.4, 0.6, 0.8, 1.0, math.nan]), min_size=40, max_size=40)
+
+
+@given(
+    LOSSES,
+    st.integers(1, 4),
+    st.sampled_from([1.5, 2.0, 3.0]),
+    st.sampled_from([0.4, 0.1, 0.01]),
+    st.integers(1, 40),
+    st.integers(1, 40),
+)
+def test_early_stopping_is_the_published_loop_also_when_it_was_cut_off(
+    losses: list[float], patience: int, factor: float, lr_min: float, epochs: int, killed: int
+) -> None:
+    schedule = Schedule(1.0, epochs, batch=4, patience=patience, factor=factor, lr_min=lr_min)
+    rates, model = by_hand(losses, schedule)
+    method = Scripted(losses)
+    done = fit(method, schedule, task())
+    assert [epoch.lr for epoch in done] == pytest.approx(rates)
+    assert method.rates == pytest.approx(rates)
+    assert method.model == model
+
+    # The same, cut off after some epoch: what goes on has the saved state and nothing else.
+    method, state = Scripted(losses), TrainingState()
+    before = fit(method, schedule, task(), state, stop_after=killed)
+    saved = state.state_dict()
+    again = Scripted(losses)
+    again.load_state_dict(method.state_dict())
+    after = fit(again, schedule, task(), TrainingState.from_state(saved, CPU))
+    assert [epoch.lr for epoch in before + after] == pytest.approx(rates)
+    assert [epoch.epoch for epoch in before + after] == list(range(1, len(rates) + 1))
+    assert again.model == model
+
+
+def test_until_the_end_training_goes_on_from_the_last_model_not_from_the_best() -> None:
+    losses = [0.5, 0.3, 0.9, 0.9, 0.9, 0.2, 0.9, 0.9, 0.9, 0.9]
+    schedule = Schedule(1.0, 10, batch=4, patience=2, factor=2.0, lr_min=0.01)
+    seen = []
+    method = Scripted(losses)
+    for _ in Trainer(schedule).fit(method, 0, task(), TrainingState(), lambda *_: seen.append(method.model)):
+        pass
+    assert seen == list(range(1, 11))
+    assert method.model == 6
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "expected"),
+    [
+        ("split-cifar100", (0.01, 64, 200, 1e-5, 6, 2)),
+        ("cifar100-superclass", (0.01, 64, 50, 1e-5, 6, 2)),
+        ("five-datasets", (0.1, 64, 100, 1e-3, 5, 3)),
+        ("pmnist", (0.01, 10, 5, 0.0, None, 2)),
+    ],
+)
+def test_the_recipes_have_the_published_constants(benchmark: str, expected: tuple[Any, ...]) -> None:
+    settings = resolve(benchmark, "gpm")
+    s = Schedule(lr=settings.options["lr"], **settings.training)
+    assert (s.lr, s.batch, s.epochs, s.lr_min, s.patience, s.factor) == expected
+
+
+def test_a_loss_that_never_falls_ends_after_patience_times_the_halvings() -> None:
+    """0.01 / 2ⁿ is under 1e-5 at n = 10: the first epoch is the best, then ten times six."""
+    schedule = Schedule(0.01, 200, batch=4, patience=6, factor=2, lr_min=1e-5)
+    method = Scripted([0.5] * 200)
+    assert len(fit(method, schedule, task())) == 1 + 6 * 10
+    assert method.model == 1
+
+
+def test_fixed_epochs_keep_the_rate_and_the_last_model() -> None:
+    method = Scripted([0.1, *[0.9] * 14])
+    done = fit(method, Schedule(0.25, 5, batch=3), task(train=7))
+    assert method.model == 15  # three batches an epoch, the last one short
+    assert method.rates == [0.25] * 15
+    assert all(method.modes)
+    assert [(epoch.task, epoch.epoch, epoch.epochs, epoch.steps) for epoch in done] == [
+        (3, n, 5, 3) for n in range(1, 6)
+    ]
+    assert all(epoch.loss == 0.5 and epoch.seconds > 0 for epoch in done)
+
+
+def test_the_validation_loss_and_accuracy_are_those_of_the_method() -> None:
+    done = fit(Scripted([0.3, 0.9]), Schedule(0.25, 2, batch=4), task())
+    assert [epoch.valid_loss for epoch in done] == pytest.approx([0.3, 0.9])
+    assert [epoch.valid_accuracy for epoch in done] == [1.0, 0.0]  # at ln 2 the scores are equal
+
+
+@pytest.mark.parametrize("patience", [None, 1])
+def test_without_a_validation_set_there_is_nothing_to_stop_by(patience: int | None) -> None:
+    method = Scripted([])
+    schedule = Schedule(0.25, 6, batch=4, patience=patience, factor=2, lr_min=0.2)
+    done = fit(method, schedule, task(valid=0))
+    assert [epoch.lr for epoch in done] == [0.25] * 6
+    assert all(math.isnan(epoch.valid_loss) and math.isnan(epoch.valid_accuracy) for epoch in done)
+    assert method.model == 6
+
+
+def test_a_training_state_comes_back_from_a_file(tmp_path: Path) -> None:
+    method, state = Scripted([0.5, 0.4, 0.7, 0.8]), TrainingState()
+    fit(method, Schedule(1.0, 4, batch=4, patience=2, factor=3, lr_min=0.5), task(), state)
+    (tmp_path / "state").write_bytes(state_file.pack(state.state_dict()))
+    back = TrainingState.from_state(state_file.read(tmp_path / "state"), CPU)
+    assert (back.epoch, back.over, back.stopping) == (4, True, state.stopping)
+    assert back.best.keys() == state.best.keys()
+    assert all(torch.equal(back.best[name], state.best[name]) for name in back.best)
+    fresh = TrainingState.from_state(TrainingState().state_dict(), CPU)
+    assert fresh == TrainingState()
+
+
+def test_the_best_model_is_a_copy() -> None:
+    """The weights go on changing in place; what was best must not."""
+    method, state = Scripted([0.1, 0.9, 0.9]), TrainingState()
+    fit(method, Schedule(1.0, 3, batch=4, patience=5, factor=2, lr_min=0.1), task(), state)
+    with torch.no_grad():
+        for parameter in method.network.parameters():
+            parameter.zero_()
+    assert all(bool((tensor == 1).all()) for tensor in state.best.values())
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+class Listening(Finetune):
+    """Notes the batches it is asked about."""
+
+    def logits(self, x: Tensor, task: int) -> Tensor:
+        assert not self.network.training
+        self.seen = [*getattr(self, "seen", []), x.detach().clone()]
+        return super().logits(x, task)
+
+
+def listening(norm: str) -> Listening:
+    return Listening(build("alexnet", input_shape=(1, 19, 19), classes=[3, 3], seed=0, width=2, norm=norm), lr=0.1)
+
+
+@pytest.fixture
+def sorted_by_class() -> Split:
+    return Split.of(torch.randn(50, 1, 19, 19), torch.arange(50) // 17)
+
+
+def test_an_evaluation_by_the_batch_is_shuffled_the_same_way_each_time(sorted_by_class: Split) -> None:
+    method = listening("batch")
+    random = torch.get_rng_state()
+    first = queue(method, {0: sorted_by_class, 1: sorted_by_class}, 16).result().accuracy
+    batches, method.seen = method.seen, []
+    torch.manual_seed(99)
+    again = queue(method, {0: sorted_by_class, 1: sorted_by_class}, 16).result().accuracy
+    assert (first == again).all()
+    assert all(torch.equal(a, b) for a, b in zip(batches, method.seen, strict=True))
+    assert not torch.equal(torch.cat(batches[:4]), sorted_by_class.x)
+    same_rows = torch.cat(batches[:4]).flatten(1).sort(0).values
+    assert torch.equal(same_rows, sorted_by_class.x.flatten(1).sort(0).values)
+    assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(99).get_state())
+    assert not torch.equal(torch.get_rng_state(), random)
+
+
+def test_an_evaluation_by_running_statistics_keeps_the_order(sorted_by_class: Split) -> None:
+    method = listening("running")
+    queue(method, {0: sorted_by_class}, 16).result()
+    assert torch.equal(torch.cat(method.seen), sorted_by_class.x)
