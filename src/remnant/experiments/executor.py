@@ -7,7 +7,7 @@ import os
 import queue as queues
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
@@ -119,6 +119,9 @@ def _side_by_side(plan: Plan, seeds: Sequence[int], device: torch.device, watch:
         try:
             while turns:
                 turns = [turn for turn in turns if turn.take()]
+                if turns and all(turn.starting for turn in turns):
+                    # Every run has a graph on its way: sleep until one is. A loop here would keep the starters from going.
+                    wait([turn.starting for turn in turns if turn.starting], return_when=FIRST_COMPLETED)
         except torch.cuda.OutOfMemoryError as error:
             raise RunError(
                 f"The GPU ran out of memory with {len(seeds)} seed(s) side by side. Finished tasks are kept: run the same "
@@ -169,8 +172,10 @@ def _child(plan: Plan, seed: int, said: Queue[Any]) -> None:
     try:
         prepare(pick_device(plan.device), deterministic=plan.deterministic, tf32=plan.tf32)
         _one_seed(plan, seed, said.put)
-    except (RunError, ValueError, OSError, RuntimeError) as error:
-        said.put(f"seed {seed}: {error}")
+    except RunError as error:  # says which
+        said.put(str(error))
+    except (ValueError, OSError, RuntimeError) as error:
+        said.put(f"Seed {seed}: {error}")
     except KeyboardInterrupt:  # the parent has it too, and says so
         os._exit(130)
 
@@ -207,9 +212,9 @@ def _over_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:
             if not process.is_alive() and said.empty():
                 running.pop(seed).join()
                 if process.exitcode not in (0, None):
-                    errors.append(f"seed {seed}: its process ended with code {process.exitcode}.")
+                    errors.append(f"Seed {seed}: its process ended with code {process.exitcode}.")
     if errors:
-        raise RunError("; ".join(errors) + " Finished tasks are kept; run the same command again to go on.")
+        raise RunError(" ".join(sorted(errors)) + " Finished tasks are kept; run the same command again to go on.")
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
