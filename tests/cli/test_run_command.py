@@ -1,0 +1,247 @@
+"""`remnant run`, `resume`, `list`, `reproduce`, `keep` and `demo`: what a person sees, and the code the shell gets."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("typer")
+from click.testing import Result
+from typer.testing import CliRunner
+
+from remnant.cli import app
+from remnant.evaluation import AccuracyMatrix
+from remnant.experiments.folder import RunFolder, find_runs
+from remnant.experiments.settings import resolve
+
+runner = CliRunner()
+FEW = ["--set", "stream.tasks=2", "--set", "training.epochs=1", "--set", "training.batch=20", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to stand in, without prepared data sets."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "store"))
+    yield tmp_path
+    torch.use_deterministic_algorithms(False)
+
+
+def remnant(*words: str, code: int = 0) -> Result:
+    result = runner.invoke(app, list(words))
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    return result
+
+
+# --- run, resume ------------------------------------------------------------------------------------------------------
+
+
+def test_run_shows_its_way_and_prints_the_matrix(folder: Path) -> None:
+    result = remnant("run", "permuted-digits", "gpm", *FEW)
+    assert re.search(r"seed 0: task 1/2  epoch 1/1  loss \d\.\d+  accuracy \d+\.\d %  steps/s [\d,]+", result.stderr)
+    assert "epoch done" in result.stderr
+    (run,) = find_runs(folder / "runs")
+    matrix = run.matrix()
+    assert matrix is not None
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["after", "1", "2"] in rows
+    assert ["2", *(f"{100 * value:.1f}" for value in matrix.values[1])] in rows
+    assert f"ACC {100 * matrix.values[1].mean():.2f} %" in result.stdout
+    assert f"in {run.path.parent.relative_to(folder)}" in result.stdout
+    again = remnant("run", "permuted-digits", "gpm", *FEW)
+    assert again.stderr == ""
+    assert again.stdout == result.stdout
+
+
+def test_quiet_prints_the_result_alone() -> None:
+    result = remnant("run", "permuted-digits", "finetune", *FEW, "--quiet")
+    assert result.stderr == ""
+    first, *rest = result.stdout.splitlines()
+    assert re.fullmatch(r"ACC \d+\.\d\d %   BWT [+-]\d\.\d{3}   \d+ s a seed, 1 seed\(s\)", first)
+    assert rest == [rest[0]]
+    assert rest[0].startswith("in runs")
+
+
+def test_two_seeds_have_a_mean_and_a_deviation(folder: Path) -> None:
+    for seed, acc in ((0, 0.5), (1, 0.7)):
+        run = RunFolder.create(folder / "runs", resolve("pmnist", "gpm"), seed)
+        run.save_matrix(AccuracyMatrix(1, [[acc]]))
+        run.save_result({"acc": acc, "bwt": -acc / 10, "seconds": {"train": 2.0, "evaluate": 1.0}, "capacity": 1.0})
+    result = remnant("run", "pmnist", "gpm", "--seeds", "2", "--device", "cpu")  # finished: nothing is run
+    assert "ACC 60.00 ± 14.14 %   BWT -0.060 ± 0.014   3 ± 0 s a seed, 2 seed(s)" in result.stdout
+    assert "paper: ACC 93.91 %   BWT -0.03" in result.stdout
+
+
+def test_a_wide_matrix_is_never_cut_short(folder: Path) -> None:
+    run = RunFolder.create(folder / "runs", resolve("cifar100-superclass", "gpm"), 0)
+    run.save_matrix(AccuracyMatrix(20, [[0.123] * (t + 1) for t in range(20)]))
+    run.save_result({"acc": 0.123, "bwt": 0.0, "seconds": {"train": 2.0}, "capacity": 1.0})
+    result = remnant("run", "cifar100-superclass", "gpm", "--device", "cpu")
+    assert "…" not in result.stdout
+    assert len(re.findall(r"12\.3\b", result.stdout)) == 210
+
+
+def test_a_stream_of_ones_own(folder: Path) -> None:
+    (folder / "own.py").write_text(
+        "import torch\nfrom remnant.data import Stream\n"
+        "stream = Stream.from_arrays([(torch.randn(50, 4), torch.arange(50) % 2) for _ in range(2)])\n"
+    )
+    result = remnant("run", "own.py:stream", "gpm", "--set", "training.epochs=1", "--device", "cpu")
+    assert "ACC" in result.stdout
+
+
+def test_resume_says_when_there_is_nothing_to_do(folder: Path) -> None:
+    remnant("run", "permuted-digits", "finetune", *FEW)
+    assert "Nothing to resume in runs: every run there is finished." in remnant("resume", "runs").stdout
+    assert "nowhere holds no run" in remnant("resume", "nowhere", code=1).stderr
+
+
+def test_resume_begins_a_run_that_never_began(folder: Path) -> None:
+    overrides = [word for word in FEW if "=" in word]
+    run = RunFolder.create(folder / "runs", resolve("permuted-digits", "finetune", overrides), 4)
+    assert "ACC" in remnant("resume", "runs", "--device", "cpu").stdout
+    assert run.finished
+
+
+def test_tensorboard_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = remnant("run", "permuted-digits", "finetune", *FEW, "--tensorboard", "board", code=1)
+    assert "pip install 'remnant[tensorboard]'" in result.stderr
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "permuted-digit", "gpm"], "No benchmark called 'permuted-digit'. Did you mean 'permuted-digits'?"),
+        (["run", "permuted-digits", "gmp"], "permuted-digits has no method 'gmp'. Did you mean 'gpm'?"),
+        (["run", "permuted-digits", "gpm", "--set", "thresold=0.9"], "Did you mean 'threshold'?"),
+        (["run", "permuted-digits", "gpm", "--set", "lr=-1"], "lr takes a number above 0"),
+        (["run", "permuted-digits", "gpm", "--set", "epochs=1"], "Did you mean 'training.epochs'?"),
+        (["run", "permuted-digits", "gpm", "--set", "lr"], "expected key=value"),
+        (["run", "permuted-digits", "gpm", "--protocol", "insane"], "It can be paper or sane"),
+        (["run", "permuted-digits", "gpm", "--device", "gpu"], "--device gpu: no such device"),
+        (["run", "permuted-digits", "gpm", "--device", "meta"], "--device meta: no such device"),
+        (["run", "permuted-digits", "gpm", "--seeds", "none"], "--seeds none: write how many (5), or which (1,3)."),
+        (["run", "permuted-digits", "gpm", "--seeds", "0"], "--seeds 0: at least one"),
+        (["run", "permuted-digits", "gpm", "--set", "network.name=alexnet"], "AlexNet cannot take images of 8×8"),
+        (["run", "permuted-digits", "gpm", "--set", "lr=10", *FEW], "did training diverge?"),
+        (["run", "nowhere.py:stream", "gpm"], "nowhere.py to be a file"),
+        (["run", "pmnist", "gpm"], "mnist"),  # its data is not here
+        (["reproduce", "table9"], "No table called 'table9'. Did you mean"),
+        (["reproduce", "table1a", "--methods", "gmp"], "table1a has no method 'gmp'. Did you mean 'gpm'?"),
+        (["reproduce", "table1a", "--benchmarks", "pmnis"], "Did you mean 'pmnist'?"),
+        (["list", "settings", "gmp"], "Did you mean 'gpm'?"),
+        (["list", "settings", "gpm", "--benchmark", "pmnis"], "Did you mean 'pmnist'?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_told_in_a_sentence_with_exit_code_1(words: list[str], says: str) -> None:
+    result = remnant(*words, code=1)
+    assert says in result.stderr
+    assert result.stderr.startswith("Error: ")
+    assert result.stdout == ""
+
+
+def test_a_command_that_is_none_has_exit_code_2() -> None:
+    assert "No such command" in remnant("runn", code=2).output
+    assert "Missing argument" in remnant("run", code=2).output
+    assert remnant("run", "permuted-digits", "gpm", "--checkpoint-every", "-1", code=2)
+
+
+def test_a_file_where_the_runs_should_be(folder: Path) -> None:
+    (folder / "runs").write_text("mine")
+    result = remnant("run", "permuted-digits", "gpm", *FEW, code=1)
+    assert "There is a file in the way" in result.stderr
+    assert (folder / "runs").read_text() == "mine"
+
+
+def test_an_interrupt_has_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("remnant.experiments.executor._one_seed", interrupted)
+    assert "Interrupted." in remnant("run", "permuted-digits", "gpm", *FEW, code=130).stderr
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+def test_list_methods_benchmarks_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = remnant("list", "methods").stdout
+    assert all(name in methods for name in ("gpm", "finetune", "multitask", "single-task"))
+    assert "Eq. 6" in methods
+    benchmarks = remnant("list", "benchmarks").stdout
+    assert re.search(r"^permuted-digits +ready", benchmarks, re.MULTILINE)
+    assert re.search(r"^pmnist +needs mnist", benchmarks, re.MULTILINE)
+    models = remnant("list", "models").stdout
+    assert all(name in models for name in ("mlp", "alexnet", "lenet", "resnet18"))
+
+
+def test_list_settings_shows_what_set_can_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    keys = remnant("list", "settings", "gpm", "--benchmark", "pmnist").stdout
+    for key in ("lr", "samples", "threshold", "rank_rule", "training.epochs", "network.hidden", "stream.tasks"):
+        assert re.search(rf"^{re.escape(key)} ", keys, re.MULTILINE), key
+    assert "pmnist.toml" in keys
+    assert "[100, 100]" in keys
+    assert re.search(r"^lr ", remnant("list", "settings", "finetune").stdout, re.MULTILINE)
+
+
+# --- reproduce, keep --------------------------------------------------------------------------------------------------
+
+
+def test_reproduce_prints_the_papers_numbers_and_what_is_not_run() -> None:
+    result = remnant("reproduce", "table1a", "--no-run")
+    line = next(line for line in result.stdout.splitlines() if re.match(r"pmnist +gpm ", line))
+    assert "not run" in line
+    assert "93.91 ± 0.16" in line
+    assert "…" not in result.stdout
+
+
+def test_reproduce_prints_ours_beside_them_from_runs_and_from_results(folder: Path) -> None:
+    settings = resolve("pmnist", "gpm")
+    for root, seed, acc in (("runs", 0, 0.93), ("results", 1, 0.95), ("runs", 1, 0.10)):  # what is kept counts
+        run = RunFolder.create(folder / root, settings, seed)
+        run.save_matrix(AccuracyMatrix(1, [[acc]]))
+        run.save_result({"acc": acc, "bwt": -0.02, "seconds": {"train": 2.0}, "capacity": 1.0})
+    for words in (["--no-run"], ["--seeds", "2", "--device", "cpu"]):  # with both seeds there, none is run
+        result = remnant("reproduce", "table1a", "--methods", "gpm", "--benchmarks", "pmnist", *words)
+        _, _, line = result.stdout.splitlines()
+        assert re.match(r"pmnist +gpm +2 +94\.00 ± 1\.41 +93\.91 ± 0\.16 +\+0\.09", line)
+
+
+def test_keep_copies_the_small_files_of_what_is_finished(folder: Path) -> None:
+    remnant("run", "permuted-digits", "gpm", *FEW)
+    RunFolder.create(folder / "runs", resolve("permuted-digits", "finetune"), 0)
+    assert "Kept 1 run(s) in kept." in remnant("keep", "kept").stdout
+    (kept,) = find_runs(folder / "kept")
+    assert kept.result() is not None
+    assert not list(kept.path.glob("checkpoint*"))
+    assert not (kept.path / "metrics.jsonl").exists()
+    assert "Kept 0 run(s)" in remnant("keep", "kept", "--runs", "nowhere").stdout
+
+
+# --- demo -------------------------------------------------------------------------------------------------------------
+
+
+def test_demo_tells_forgetting_from_remembering_and_draws_it(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = remnant("demo")
+    ends = {
+        title: float(accuracy) for title, accuracy in re.findall(r"^(.+): ([\d.]+) % on all tasks", result.stdout, re.M)
+    }
+    assert ends["Gradient Projection Memory"] > ends["Plain fine-tuning"] + 20
+    assert ends["All tasks at once (upper bound)"] > ends["Gradient Projection Memory"]
+    assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "Picture: demo.png" in result.stdout
+    assert sorted(path.name for path in folder.iterdir()) == ["demo.png"]  # nothing else is left behind
