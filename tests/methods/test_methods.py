@@ -423,5 +423,5 @@ def _copied(node: Any) -> Any:
 
 
 def test_methods_go_by_the_names_they_give_themselves() -> None:
-    assert list(METHODS) == ["gpm", "finetune", "multitask", "single-task"]
+    assert {"gpm", "finetune", "multitask", "single-task"} <= METHODS.keys()
     assert all(METHODS[name].name == name and METHODS[name].__doc__ for name in METHODS)
