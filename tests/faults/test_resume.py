@@ -263,6 +263,19 @@ def wait_for(condition: Any, seconds: float = 60) -> None:
 LONGER = Case("gpm", ("stream.tasks=3", "training.epochs=12", "training.batch=10"))
 
 
+@pytest.mark.parametrize("way", ["run", "resume"])
+def test_killed_between_its_result_and_cleaning_up_the_rest_is_cleaned_up(
+    way: str, tmp_path: Path, forks: Forks
+) -> None:
+    run, _ = forks.whole(CASES["finetune"], tmp_path / "runs")
+    whole = outcome(run)
+    run.save_checkpoint({"task": 3})
+    words = ["run", "permuted-digits", "finetune", *options(CASES["finetune"]), "--device", "cpu", "--runs"]
+    result = runner.invoke(app, [*(words if way == "run" else ["resume"]), str(tmp_path / "runs")])
+    assert result.exit_code == 0, result.output
+    assert outcome(run) == whole
+
+
 def test_remnant_resume_after_kill_9_goes_on_as_the_run_was_run(tmp_path: Path, forks: Forks) -> None:
     unbroken, _ = forks.whole(LONGER, tmp_path / "unbroken")
     runs = tmp_path / "runs"

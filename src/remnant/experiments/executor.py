@@ -82,7 +82,7 @@ def execute(plan: Plan, watch: Watcher) -> list[RunFolder]:
     device = pick_device(plan.device)
     prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
     folders = {seed: plan.folder(seed) for seed in plan.seeds}
-    todo = [seed for seed in plan.seeds if not folders[seed].finished]
+    todo = [seed for seed, folder in folders.items() if not _done(folder)]
     if todo and device.type == "cuda":
         parallel = plan.parallel or len(todo)
         for start in range(0, len(todo), parallel):
@@ -238,7 +238,7 @@ def unfinished(path: Path, device: str, parallel: int, **asked: Any) -> list[Pla
         raise RunError(f"{path} holds no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
     together: dict[tuple[Any, ...], list[RunFolder]] = {}
     for folder in found:
-        if not folder.finished:
+        if not _done(folder):
             execution = {**(folder.execution() or {}), **{k: v for k, v in asked.items() if v is not None}}
             how = tuple((name, execution[name]) for name in EXECUTION if name in execution)
             together.setdefault((_root(folder), folder.path.parent, how), []).append(folder)
@@ -253,6 +253,13 @@ def unfinished(path: Path, device: str, parallel: int, **asked: Any) -> list[Pla
         )
         for (root, _, how), folders in together.items()
     ]
+
+
+def _done(folder: RunFolder) -> bool:
+    """Whether it has its result; checkpoints that a kill just after that left behind are removed."""
+    if folder.finished:
+        folder.clear_checkpoints()
+    return folder.finished
 
 
 def _root(folder: RunFolder) -> Path:
