@@ -22,7 +22,7 @@ def environment(device: torch.device | str | None = None) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "numpy": np.__version__,
-        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "platform": f"{platform.system()} {platform.machine()}",
         "device": device_name(device),
         "threads": torch.get_num_threads(),
     }

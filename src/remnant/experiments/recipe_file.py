@@ -46,6 +46,10 @@ class Recipe:
     training: dict[str, Any]
     methods: dict[str, dict[str, Any]]
     paper: dict[str, PaperResult]
+    own_training: dict[str, dict[str, Any]]  # where a method trains otherwise than the rest: [methods.NAME.training]
+
+    def training_of(self, method: str) -> dict[str, Any]:
+        return {**self.training, **self.own_training.get(method, {})}
 
 
 def recipe_names() -> list[str]:
@@ -79,7 +83,10 @@ def _read(file: str, benchmark: str, protocol: str) -> Recipe:
     if protocol == "sane":
         content = _changed(content, changes)
     paper = {m: PaperResult.read(numbers, f"{file}.toml, paper.{m}") for m, numbers in content.pop("paper", {}).items()}
-    return Recipe(benchmark, **content, paper=paper)
+    own_training = {
+        name: options.pop("training") for name, options in content["methods"].items() if "training" in options
+    }
+    return Recipe(benchmark, **content, paper=paper, own_training=own_training)
 
 
 def _changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

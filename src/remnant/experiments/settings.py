@@ -129,6 +129,7 @@ class _Draft:
         self.values: dict[str, dict[str, Any]] = {
             "options": deepcopy(base.methods[method]),
             **{section: deepcopy(getattr(base, section)) for section in SECTIONS},
+            "training": base.training_of(method),
         }
         stream = known.stream_settings(base.benchmark)
         self.any_stream_option = stream is None

@@ -12,7 +12,7 @@ from rich.table import Table
 from remnant.evaluation import AccuracyMatrix
 
 from .folder import RunFolder
-from .settings import Settings, describe, recipe, recipe_names
+from .settings import Settings, describe, recipe, recipe_names, resolve
 
 
 def results(console: Console, settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
@@ -21,7 +21,9 @@ def results(console: Console, settings: Settings, folders: Sequence[RunFolder], 
     if matrix and done and (first := done[0].matrix()) is not None:
         accuracies(console, first, f"Accuracy, %, after learning each task (seed {done[0].seed})")
     found = [result for folder in done if (result := folder.result())]
-    paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
+    # The paper's figures are for the paper's settings: beside others they would mislead.
+    as_recipe = settings == resolve(settings.benchmark, settings.method, (), settings.protocol)
+    paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method) if as_recipe else None
     acc = _spread([100 * result["acc"] for result in found], "{:.2f}")
     bwt = _spread([result["bwt"] for result in found if result["bwt"] is not None], "{:+.3f}")
     seconds = _spread([sum(result["seconds"].values()) for result in found], "{:.0f}")

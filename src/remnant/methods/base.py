@@ -51,6 +51,9 @@ class Method:
         self.descend(self.gradients(loss))
         return loss.detach()
 
+    def settle(self) -> None:
+        """Between two epochs: what need not be done at every step."""
+
     def finish(self, task: int, train: Split) -> None:
         """After the last step of a task, with its training data for the last time."""
 

@@ -96,6 +96,7 @@ class Trainer:
             method.lr.fill_(stopping.lr)
             method.network.train()
             yield from steps.epoch()
+            method.settle()
             loss = steps.loss.clone()
             lr, valid_loss, accuracy = stopping.lr, float("nan"), float("nan")
             if valid:  # without a validation set there is nothing to stop by: all epochs
