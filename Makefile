@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 .PHONY: demo test lint types docs bench clean
 
 demo: $(INSTALLED)
-	@$(BIN)/python examples/digits.py
+	@$(BIN)/remnant demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
