@@ -194,7 +194,6 @@ def test_a_head_may_be_added_later_under_an_excluded_name() -> None:
         ({"protect": ["body.3.weight"]}, {"body.3"}),
         ({"protect": ["*.weight"]}, {"body.0", "body.3", "heads.0", "heads.1"}),
     ],
-    ids=str,
 )
 def test_patterns_choose_layers_by_their_own_name_or_an_ancestors(arguments: dict, protected: set[str]) -> None:
     assert set(GPM(Net(), **arguments).subspaces) == protected
