@@ -117,6 +117,7 @@ class Forks:
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # so that it and its child can be ended together, whatever a test left them in
         )
         assert self.line() == "up"
 
@@ -152,11 +153,8 @@ class Forks:
 def forks() -> Iterator[Forks]:
     forks = Forks()
     yield forks
-    assert forks.process.stdin
-    forks.process.stdin.close()
-    forks.process.wait(timeout=10)
-    assert forks.process.stdout
-    forks.process.stdout.close()
+    os.killpg(forks.process.pid, signal.SIGKILL)
+    forks.process.communicate()
 
 
 @pytest.fixture(autouse=True)
