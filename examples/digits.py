@@ -108,9 +108,8 @@ def main() -> None:
     path = sys.argv[1] if len(sys.argv) > 1 else "digits.png"
     draw(path, {"Plain fine-tuning": plain, "With Remnant": kept})
     gain = 100 * (kept[-1].mean() - plain[-1].mean())
-    print(
-        f"\n{gain:+.1f} points of average accuracy after {TASKS} tasks, in {time.perf_counter() - start:.0f} s for both. Picture: {path}"
-    )
+    seconds = time.perf_counter() - start
+    print(f"\n{gain:+.1f} points of average accuracy after {TASKS} tasks, in {seconds:.0f} s for both. Picture: {path}")
 
 
 if __name__ == "__main__":

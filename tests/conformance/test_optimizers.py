@@ -82,7 +82,7 @@ def leaks(memory: GPM, before: dict[str, Tensor]) -> dict[str, float]:
         moved = (weight - before[f"{name}.weight"]).detach().flatten(1).double()
         if bias is not None:
             moved = torch.cat([moved, (bias - before[f"{name}.bias"]).detach().double()[:, None]], dim=1)
-        parts = subspaces if isinstance(subspaces, tuple) else (subspaces,)
+        parts = subspaces if isinstance(subspaces, list) else [subspaces]
         inside = [m @ s.basis.double() for m, s in zip(moved.chunk(len(parts)), parts, strict=True)]
         assert moved.norm() > 0, f"{name} learnt nothing"
         found[name] = float(torch.cat([i.flatten() for i in inside]).norm() / moved.norm())

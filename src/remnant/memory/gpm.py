@@ -90,10 +90,10 @@ class GPM:
         return Schedule(start, step)
 
     @property
-    def subspaces(self) -> Mapping[str, Subspace | tuple[Subspace, ...]]:
-        """Layer name → its subspace; one per group for a grouped layer."""
+    def subspaces(self) -> Mapping[str, Subspace | list[Subspace]]:
+        """Layer name → its subspace; a list of them, one per group, for a grouped layer."""
         return MappingProxyType(
-            {w.name: w.subspaces[0] if len(w.subspaces) == 1 else tuple(w.subspaces) for w in self._plan.weights}
+            {w.name: w.subspaces[0] if len(w.subspaces) == 1 else list(w.subspaces) for w in self._plan.weights}
         )
 
     @property

@@ -76,7 +76,7 @@ class Energy:
     def spectrum(self, enough: float) -> Spectrum:
         """The largest eigenvalues, as many as it takes for their sum to reach `enough`, or more."""
         small = self.tensor @ self.tensor.mT if self.rows is not None else self.tensor
-        values, vectors = leading((small + small.mT) / 2, enough)
+        values, vectors = leading(small, enough)
         return Spectrum(values, vectors, self.rows)
 
 

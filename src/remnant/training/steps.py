@@ -31,7 +31,7 @@ class EagerSteps:
     def epoch(self) -> Work:
         """One pass in a new random order; yields between stretches of work. `loss` then holds the sum over steps."""
         self.loss.zero_()
-        order = self.method.order(self.train, self.batch)
+        order = self.method.order(self.train, self.batch)[: _seen(len(self.y), self.batch)]
         for count, part in enumerate(order.split(self.batch), start=1):
             self.loss += self.method.step(self.x[part], self.y[part])
             if count % PER_TURN == 0:
@@ -48,7 +48,7 @@ class CapturedSteps:
         self.method, self.train, self.batch = method, train, batch
         self.x, self.y = train.x, train.y
         self.loss = torch.zeros((), device=self.x.device)
-        whole, self.tail = divmod(len(self.y), batch)
+        whole, self.tail = divmod(_seen(len(self.y), batch), batch)
         self.long = _steps_per_graph(whole)
         self.pool = torch.cuda.graph_pool_handle()
         with _unchanged(method.tensors()):
@@ -59,7 +59,7 @@ class CapturedSteps:
 
     def epoch(self) -> Work:
         self.loss.zero_()
-        order = self.method.order(self.train, self.batch)
+        order = self.method.order(self.train, self.batch)[: _seen(len(self.y), self.batch)]
         done = 0
         while done < len(order):
             left = len(order) - done
@@ -90,6 +90,11 @@ class CapturedSteps:
 
     def _one(self, part: Tensor) -> None:
         self.loss += self.method.step(self.x[part], self.y[part])
+
+
+def _seen(rows: int, batch: int) -> int:
+    """All rows, but for one left alone at the end: a batch of one has no statistics to normalise by. It changes by chance."""
+    return rows - 1 if rows % batch == 1 and batch > 1 and rows > 1 else rows
 
 
 def _steps_per_graph(steps: int) -> int:
