@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 WORTHWHILE = 1024  # below this size a full decomposition is as fast
-BLOCK = 96
+BLOCK = 48
 LARGEST = 0.34  # of all directions: beyond it a full decomposition is cheaper
 PRECISION = 1e-12  # residual ‖Gv − λv‖ relative to the largest eigenvalue, about what a full decomposition leaves
 
@@ -48,6 +48,8 @@ def _lanczos(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor] | None:
         values, vectors = torch.linalg.eigh(small[:size, :size])
         values, vectors = values.flip(0), vectors.flip(1)
         count = int((values.cumsum(0) < enough).sum()) + 2  # one more than needed, so that the cut is certain
+        if 3 * count > most:
+            return None  # about three directions are needed for each that is wanted
         if count > before:
             continue
         residual = (coupling @ vectors[before:, :count]).norm(dim=0).max() / values[0]

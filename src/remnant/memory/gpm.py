@@ -13,18 +13,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import batches as batch_streams
-from . import distributed, norms, recorder, state
+from . import consolidation, norms, recorder, state
 from .attachment import Attachment
 from .batches import Forward
 from .discovery import Selection, clean, discover, unwrap
-from .errors import ConsolidationError, StateError
-from .protected import ProtectedWeight
+from .errors import StateError
 from .report import LayerReport, MemoryReport
 from .subspace import RANK_RULES, Subspace
 from .threshold import Schedule, Threshold, resolve
 from .verification import Verification, check_still, check_weight
-
-Grown = list[tuple[ProtectedWeight, list[Subspace], int]]
 
 ROUNDING_STEPS = 8  # of plain SGD: so many roundings add up to less than one unit in the last place
 SUSPICIOUS = 0.01  # a task whose steps leaked more than this was trained past the memory
@@ -211,61 +208,18 @@ class GPM:
         gained. All or nothing: an error leaves the memory as it was.
         """
         self._check_model()
-        if samples is not None and (not isinstance(samples, int) or samples < 1):
-            raise ValueError(f"samples is {samples!r}: it must be a positive whole number, or None for all.")
-        thresholds = {w.name: self._threshold(w.name, self.tasks) for w in self._plan.weights}
-        grams = self._record(batches, samples, forward)
-        recorder.check(grams)
-        unseen = [w for w in self._plan.weights if not grams[w.name].count]
-        trained = [w.name for w in unseen if not self._stepped.isdisjoint(w.parameters)]
-        if trained:
-            raise ConsolidationError(
-                f"{', '.join(map(repr, trained))} got gradients in this task, but the forward pass never called the layer, so "
-                "what it must remember is unknown. Call the layer itself (not a function with its weight), pass forward= so "
-                "that it is reached, or exclude it. Nothing was remembered."
-            )
+        weights = self._plan.weights
+        thresholds = {weight.name: self._threshold(weight.name, self.tasks) for weight in weights}
+        grams = consolidation.gather(self.model, weights, batches, samples=samples, forward=forward, task=self.tasks)
+        consolidation.check_all_seen(weights, grams, self._stepped)
         self._warn_of_leaks()
-
-        grown: Grown = []
-        for weight in self._plan.weights:
-            subspaces, count = [], 0
-            for group, subspace in enumerate(weight.subspaces):
-                new = subspace.copy()
-                new.to(weight.view.weight.device)
-                count += new.grow(grams[weight.name].energy(group), thresholds[weight.name], self.rank_rule)
-                distributed.same_everywhere(new)
-                subspaces.append(new)
-            grown.append((weight, subspaces, count))
+        grown = consolidation.grow(weights, grams, thresholds.__getitem__, self.rank_rule)
         self._say_what_is_full(grown)
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])
         self.tasks += 1
         self._begin_task()
         return {weight.name: count for weight, _, count in grown}
-
-    def _record(self, batches: Any, samples: int | None, forward: Forward | None) -> recorder.Grams:
-        rank, ranks = distributed.world()
-        stream = batch_streams.stream(batches)
-        if samples is not None:
-            share = samples // ranks + (rank < samples % ranks)
-            stream = batch_streams.sample(stream, share, seed=self.tasks * ranks + rank)
-        failure: Exception | None = None
-        grams: recorder.Grams = {}
-        count = 0
-        try:
-            grams, count = recorder.record(self.model, self._plan.weights, stream, forward or batch_streams.call)
-        except Exception as error:
-            failure = error  # raised below, once the other ranks know: they wait for this one
-        failures = distributed.total(int(failure is not None))
-        if failure is not None:
-            raise failure
-        if failures:
-            raise ConsolidationError(f"{failures} other rank(s) failed to record the task; see their errors.")
-        if not distributed.total(count):
-            raise ConsolidationError("There were no batches: nothing was remembered. Is the loader empty or used up?")
-        for gram in grams.values():
-            distributed.add_up(gram)
-        return grams
 
     def _begin_task(self) -> None:
         """The weights as they are now are what the next task must preserve."""
@@ -288,7 +242,7 @@ class GPM:
             if tensor.is_floating_point()
         }
 
-    def _say_what_is_full(self, grown: Grown) -> None:
+    def _say_what_is_full(self, grown: consolidation.Grown) -> None:
         full = [weight.name for weight, subspaces, _ in grown if all(subspace.full for subspace in subspaces)]
         full = [name for name in full if name not in self._said_full]
         self._said_full.update(full)

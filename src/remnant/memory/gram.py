@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .eigen import leading
 
-BLOCK = 1024  # columns per block of the triangle; a Gram is symmetric, half of it is enough
+BLOCK = 512  # columns per block of the triangle; a Gram is symmetric, half of it is enough
 CHUNK = 2**22  # numbers converted to float64 at a time
 
 

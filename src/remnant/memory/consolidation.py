@@ -1,0 +1,82 @@
+"""Remembering a task (Algorithm 1, lines 13–22): its inputs recorded over all ranks, then every basis grown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from torch import Tensor, nn
+
+from . import batches as batch_streams
+from . import distributed, recorder
+from .batches import Forward
+from .errors import ConsolidationError
+from .protected import ProtectedWeight
+from .recorder import Grams
+from .subspace import Subspace
+
+Grown = list[tuple[ProtectedWeight, list[Subspace], int]]  # each weight with its new subspaces and how much they gained
+
+
+def gather(
+    model: nn.Module,
+    weights: list[ProtectedWeight],
+    batches: Any,
+    *,
+    samples: int | None,
+    forward: Forward | None,
+    task: int,
+) -> Grams:
+    """The Gram of every weight's inputs over one task's batches (or `samples` examples of them), all ranks together."""
+    if samples is not None and (not isinstance(samples, int) or samples < 1):
+        raise ValueError(f"samples is {samples!r}: it must be a positive whole number, or None for all.")
+    rank, ranks = distributed.world()
+    stream = batch_streams.stream(batches)
+    if samples is not None:
+        share = samples // ranks + (rank < samples % ranks)
+        stream = batch_streams.sample(stream, share, seed=task * ranks + rank)
+    failure: Exception | None = None
+    grams: Grams = {}
+    count = 0
+    try:
+        grams, count = recorder.record(model, weights, stream, forward or batch_streams.call)
+    except Exception as error:
+        failure = error  # raised below, once the other ranks know: they wait for this one
+    failures = distributed.total(int(failure is not None))
+    if failure is not None:
+        raise failure
+    if failures:
+        raise ConsolidationError(f"{failures} other rank(s) failed to record the task; see their errors.")
+    if not distributed.total(count):
+        raise ConsolidationError("There were no batches: nothing was remembered. Is the loader empty or used up?")
+    for gram in grams.values():
+        distributed.add_up(gram)
+    recorder.check(grams)
+    return grams
+
+
+def check_all_seen(weights: list[ProtectedWeight], grams: Grams, stepped: Collection[Tensor]) -> None:
+    """A layer this task did not use has nothing to remember; one that was trained must have been seen."""
+    unseen = [weight for weight in weights if not grams[weight.name].count]
+    trained = [weight.name for weight in unseen if any(parameter in stepped for parameter in weight.parameters)]
+    if trained:
+        raise ConsolidationError(
+            f"{', '.join(map(repr, trained))} got gradients in this task, but the forward pass never called the layer, so "
+            "what it must remember is unknown. Call the layer itself (not a function with its weight), pass forward= so "
+            "that it is reached, or exclude it. Nothing was remembered."
+        )
+
+
+def grow(weights: list[ProtectedWeight], grams: Grams, threshold: Callable[[str], float], rank_rule: str) -> Grown:
+    """New subspaces for every weight (Eq. 5, 8, 9), the same on every rank; the present ones stay as they are."""
+    grown: Grown = []
+    for weight in weights:
+        subspaces, count = [], 0
+        for group, subspace in enumerate(weight.subspaces):
+            new = subspace.copy()
+            new.to(weight.view.weight.device)
+            count += new.grow(grams[weight.name].energy(group), threshold(weight.name), rank_rule)
+            distributed.same_everywhere(new)
+            subspaces.append(new)
+        grown.append((weight, subspaces, count))
+    return grown
