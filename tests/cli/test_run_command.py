@@ -6,12 +6,12 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("typer")
-from click.testing import Result
 from typer.testing import CliRunner
 
 from remnant.cli import app
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     torch.use_deterministic_algorithms(False)
 
 
-def remnant(*words: str, code: int = 0) -> Result:
+def remnant(*words: str, code: int = 0) -> Any:
     result = runner.invoke(app, list(words))
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception

@@ -278,7 +278,7 @@ def test_remnant_resume_after_kill_9_goes_on_as_the_run_was_run(tmp_path: Path, 
     unbroken, _ = forks.whole(LONGER, tmp_path / "unbroken")
     runs = tmp_path / "runs"
     process = spawn("run", "permuted-digits", "gpm", *options(LONGER), "--deterministic", "--runs", runs)
-    wait_for(lambda: list(runs.rglob("accuracy.csv")))
+    wait_for(lambda: list(runs.rglob("checkpoint-*")))
     process.kill()
     process.communicate()
     (run,) = find_runs(runs)
@@ -297,7 +297,7 @@ def test_remnant_resume_after_kill_9_goes_on_as_the_run_was_run(tmp_path: Path, 
 def test_a_killed_command_takes_the_processes_of_its_seeds_along(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     process = spawn("run", "permuted-digits", "gpm", *options(LONGER), "--seeds", 2, "--deterministic", "--runs", runs)
-    wait_for(lambda: len(list(runs.rglob("accuracy.csv"))) == 2)
+    wait_for(lambda: len({path.parent for path in runs.rglob("checkpoint-*")}) == 2)
     process.kill()
     process.communicate(timeout=10)  # its children hold its pipes: this ends with the last of them
     found = find_runs(runs)

@@ -72,7 +72,7 @@ def frozen_copy(state: Any) -> Any:
 
 def same(a: Any, b: Any) -> bool:
     """Bit for bit."""
-    assert not isinstance(a, list)
+    assert not isinstance(a, tuple)
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, dict):

@@ -165,7 +165,7 @@ def test_a_loss_that_never_falls_ends_after_patience_times_the_halvings() -> Non
 
 def test_fixed_epochs_keep_the_rate_and_the_last_model() -> None:
     method = Scripted([0.1, *[0.9] * 14])
-    done = fit(method, Schedule(0.25, 5, batch=3), task(train=7))
+    done = fit(method, Schedule(0.25, 5, batch=3), task(train=8))
     assert method.model == 15  # three batches an epoch, the last one short
     assert method.rates == [0.25] * 15
     assert all(method.modes)
@@ -173,6 +173,19 @@ def test_fixed_epochs_keep_the_rate_and_the_last_model() -> None:
         (3, n, 5, 3) for n in range(1, 6)
     ]
     assert all(epoch.loss == 0.5 and epoch.seconds > 0 for epoch in done)
+
+
+def test_an_example_left_alone_waits_for_the_next_epoch() -> None:
+    """A batch of one has no statistics to normalise by: seven rows in threes are two batches, not three."""
+    method = Scripted([0.1] * 10)
+    done = fit(method, Schedule(0.25, 5, batch=3), task(train=7))
+    assert method.model == 10
+    assert [(epoch.steps, epoch.loss) for epoch in done] == [(2, 0.5)] * 5
+    network = build("alexnet", input_shape=(3, 32, 32), classes=2, seed=0, width=1)
+    rows = Split.of(torch.randn(5, 3, 32, 32), torch.tensor([0, 1, 0, 1, 0]))
+    assert len(fit(Finetune(network, lr=0.1), Schedule(0.1, 1, batch=4), Task("five", 2, rows, rows, rows))) == 1
+    alone = Scripted([0.1])
+    assert [epoch.steps for epoch in fit(alone, Schedule(0.25, 1, batch=3), task(train=1))] == [1]
 
 
 def test_the_validation_loss_and_accuracy_are_those_of_the_method() -> None:

@@ -26,12 +26,14 @@ class EagerSteps:
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         self.method, self.train, self.batch = method, train, batch
         self.x, self.y = train.x, train.y
+        self.rows = _seen(len(self.y), batch)
+        self.count = -(-self.rows // batch)  # steps an epoch
         self.loss = torch.zeros((), device=self.x.device)
 
     def epoch(self) -> Work:
         """One pass in a new random order; yields between stretches of work. `loss` then holds the sum over steps."""
         self.loss.zero_()
-        order = self.method.order(self.train, self.batch)[: _seen(len(self.y), self.batch)]
+        order = self.method.order(self.train, self.batch)[: self.rows]
         for count, part in enumerate(order.split(self.batch), start=1):
             self.loss += self.method.step(self.x[part], self.y[part])
             if count % PER_TURN == 0:
@@ -47,19 +49,21 @@ class CapturedSteps:
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         self.method, self.train, self.batch = method, train, batch
         self.x, self.y = train.x, train.y
+        self.rows = _seen(len(self.y), batch)
+        self.count = -(-self.rows // batch)
         self.loss = torch.zeros((), device=self.x.device)
-        whole, self.tail = divmod(_seen(len(self.y), batch), batch)
+        whole, self.tail = divmod(self.rows, batch)
         self.long = _steps_per_graph(whole)
         self.pool = torch.cuda.graph_pool_handle()
         with _unchanged(method.tensors()):
-            for rows in {min(batch, len(self.y)), self.tail} - {0}:
+            for rows in {min(batch, self.rows), self.tail} - {0}:
                 self._warm_up(rows)
         lengths = {self.long * batch if whole >= self.long else 0, batch if whole % self.long else 0, self.tail} - {0}
         self.graphs = {rows: self._capture(rows) for rows in sorted(lengths, reverse=True)}
 
     def epoch(self) -> Work:
         self.loss.zero_()
-        order = self.method.order(self.train, self.batch)[: _seen(len(self.y), self.batch)]
+        order = self.method.order(self.train, self.batch)[: self.rows]
         done = 0
         while done < len(order):
             left = len(order) - done

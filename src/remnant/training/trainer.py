@@ -90,7 +90,6 @@ class Trainer:
         stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
         steps = self._steps(method, task)
         valid = method.validation(number, task.valid)
-        per_epoch = -(-len(task.train) // schedule.batch)
         while state.epoch < schedule.epochs and not state.over:
             start = time.perf_counter()
             method.lr.fill_(stopping.lr)
@@ -109,11 +108,11 @@ class Trainer:
                 task=number,
                 epoch=state.epoch,
                 epochs=schedule.epochs,
-                loss=float(loss) / per_epoch,
+                loss=float(loss) / steps.count,
                 valid_loss=valid_loss,
                 valid_accuracy=accuracy,
                 lr=lr,
-                steps=per_epoch,
+                steps=steps.count,
                 seconds=time.perf_counter() - start,
             )
             on_epoch(done, state)
