@@ -1,8 +1,6 @@
 """Five tasks, one network: scikit-learn's digits under five pixel permutations, learnt one after another.
 
-The same loop runs twice, plain and with the three lines of Remnant. Prints both accuracy matrices and draws them.
-
-    python examples/digits.py [picture.png]
+The same loop runs twice, plain and with the three lines of Remnant. Prints both accuracy matrices.
 """
 
 from __future__ import annotations
@@ -76,28 +74,6 @@ def show(title: str, matrix: np.ndarray) -> None:
     )
 
 
-def draw(path: str, pictures: dict[str, np.ndarray]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(pictures), figsize=(9, 4.2), layout="constrained")
-    for axis, (title, matrix) in zip(axes, pictures.items(), strict=True):
-        image = axis.imshow(100 * matrix, vmin=0, vmax=100, cmap="viridis")
-        axis.set(
-            title=f"{title}: {100 * matrix[-1].mean():.0f} % at the end", xlabel="accuracy on task", ylabel="after task"
-        )
-        axis.set(xticks=range(TASKS), yticks=range(TASKS))
-        axis.set_xticklabels(range(1, TASKS + 1))
-        axis.set_yticklabels(range(1, TASKS + 1))
-        for (t, i), value in np.ndenumerate(matrix):
-            if not np.isnan(value):
-                axis.text(i, t, f"{100 * value:.0f}", ha="center", va="center", color="w" if value < 0.6 else "k")
-    figure.colorbar(image, ax=axes, label="accuracy, %", shrink=0.8)
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
     torch.set_num_threads(1)  # small layers: a second thread would slow them down
     start = time.perf_counter()
@@ -105,11 +81,9 @@ def main() -> None:
     kept = learn(protected=True)
     show("Plain fine-tuning", plain)
     show("With Remnant (three lines more)", kept)
-    path = sys.argv[1] if len(sys.argv) > 1 else "digits.png"
-    draw(path, {"Plain fine-tuning": plain, "With Remnant": kept})
     gain = 100 * (kept[-1].mean() - plain[-1].mean())
     seconds = time.perf_counter() - start
-    print(f"\n{gain:+.1f} points of average accuracy after {TASKS} tasks, in {seconds:.0f} s for both. Picture: {path}")
+    print(f"\n{gain:+.1f} points of average accuracy after {TASKS} tasks, in {seconds:.0f} s for both.")
 
 
 if __name__ == "__main__":
