@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import queue as queues
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -122,6 +123,8 @@ def _side_by_side(plan: Plan, seeds: Sequence[int], device: torch.device, watch:
                 if turns and all(turn.starting for turn in turns):
                     # Every run has a graph on its way: sleep until one is. A loop here would keep the starters from going.
                     wait([turn.starting for turn in turns if turn.starting], return_when=FIRST_COMPLETED)
+                else:
+                    time.sleep(0)  # lets the starters have the interpreter between two rounds
         except torch.cuda.OutOfMemoryError as error:
             raise RunError(
                 f"The GPU ran out of memory with {len(seeds)} seed(s) side by side. Finished tasks are kept: run the same "
