@@ -118,6 +118,12 @@ def test_every_form_of_the_projection_gives_what_the_formula_gives(
     projection = Projection(subspaces, 3, torch.float64, torch.device("cpu"), form=form)
     assert torch.allclose(projection.remove(x), expected, atol=1e-12)
     assert torch.allclose(projection.remove_(x.clone()), expected, atol=1e-12)
+    start = torch.randn_like(x)
+    assert torch.allclose(projection.restore_(start + x, start), start + expected, atol=1e-12)
+    # Also where the matrix is a transposed view, as that of a weight stored inputs × outputs.
+    turned = (start + x).mT.contiguous().mT
+    assert torch.allclose(projection.restore_(turned, start), start + expected, atol=1e-12)
+    assert torch.allclose(turned, start + expected, atol=1e-12)
 
 
 @given(seeds, st.integers(2, 10))

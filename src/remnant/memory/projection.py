@@ -100,4 +100,17 @@ class Projection:
             return x.mul_(self.right)
         if self.form == "low-rank":
             return x.baddbmm_(x @ self.left, self.right, alpha=-1)
+        if self.form == "complement":
+            return torch.bmm(x @ self.left, self.right, out=x)
         return x.copy_(self.remove(x))
+
+    def restore_(self, x: Tensor, start: Tensor) -> Tensor:
+        """x ← start + (x − start)·(I − M·Mᵀ), in place and in the fewest passes over x."""
+        moved = x - start
+        if self.form == "axes":
+            return torch.addcmul(start, moved, self.right, out=x)
+        if self.form == "low-rank":
+            return x.baddbmm_(moved @ self.left, self.right, alpha=-1)
+        if self.form == "complement":
+            return torch.baddbmm(start, moved @ self.left, self.right, out=x)
+        return torch.baddbmm(start, moved, self.right, out=x)

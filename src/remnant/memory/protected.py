@@ -102,8 +102,7 @@ class ProtectedWeight:
         def put_back(stack: Tensor) -> Tensor:
             projection = self._projection(stack, hard=True)
             with full_precision(stack.device):
-                start = self.stack(anchors)
-                return stack.copy_(start + projection.remove_(stack - start))
+                return projection.restore_(stack, self.stack(anchors).to(stack.dtype))
 
         self._change(list(self.parameters), put_back)
 
