@@ -41,6 +41,9 @@ class Method:
         """The rows of one epoch in the order they are seen: random."""
         return torch.randperm(len(train), device=self.device)
 
+    def pace(self, epoch: int, epochs: int, steps: int) -> None:
+        """Before an epoch: which it is of at most how many, and its steps. For what changes as training goes on."""
+
     def validation(self, task: int, valid: Split) -> dict[int, Split]:
         """What to validate on, by the task whose `logits` are asked for."""
         return {task: valid} if len(valid) else {}

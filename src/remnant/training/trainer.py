@@ -94,6 +94,7 @@ class Trainer:
             start = time.perf_counter()
             method.lr.fill_(stopping.lr)
             method.network.train()
+            method.pace(state.epoch, schedule.epochs, steps.count)
             yield from steps.epoch()
             method.settle()
             loss = steps.loss.clone()
