@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import batches as batch_streams
-from . import consolidation, norms, recorder, state
+from . import consolidation, inputs, norms, recorder, state
 from .attachment import Attachment
 from .batches import Forward
 from .discovery import Selection, clean, discover, unwrap
 from .errors import StateError
+from .protected import ProtectedWeight
 from .report import LayerReport, MemoryReport
 from .subspace import RANK_RULES, Subspace
 from .threshold import Schedule, Threshold, resolve
@@ -79,6 +81,7 @@ class GPM:
         self._attached: list[Attachment] = []
         self._stepped: set[Tensor] = set()
         self._said_full: set[str] = set()
+        self._by_inputs: set[ProtectedWeight] = set()  # whose gradients come out of backward projected
         self._steps = 0  # of this task
 
     @staticmethod
@@ -148,12 +151,25 @@ class GPM:
         self._stepped.update(gradients)
         if self.tasks:
             for weight in self._plan.weights:
-                if weight.rank:
+                if weight.rank and weight not in self._by_inputs:
                     weight.project_among(gradients)
             for parameter in self._plan.frozen.values():
                 if parameter in gradients:
                     gradients[parameter] = torch.zeros_like(parameter)
         return gradients
+
+    @contextmanager
+    def inputs_projected(self, rows: int) -> Iterator[None]:
+        """Within it gradients are projected through the layers' inputs where that is cheaper, for batches of so many rows.
+
+        For a forward pass, its backward pass and `project_gradients`, which then leaves those layers alone.
+        """
+        self._by_inputs = {weight for weight in self._plan.weights if inputs.worth_it(weight, rows)}
+        try:
+            with inputs.projected(self._by_inputs, rows):
+                yield
+        finally:
+            self._by_inputs = set()
 
     def restore(self) -> None:
         """Puts every protected weight back to W·M = W₀·M, after a hand-written step that is not plain SGD."""

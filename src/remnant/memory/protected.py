@@ -51,6 +51,7 @@ class ProtectedWeight:
         self.subspaces = [kind(capacity, dtype=dtype, device=weight.device) for _ in range(view.groups)]
         self.added: list[int] = []  # directions per task, all groups together
         self._projections: dict[bool, Projection] = {}
+        self._of_rows: dict[int, Projection] = {}
 
     @property
     def capacity(self) -> int:
@@ -67,7 +68,7 @@ class ProtectedWeight:
     def adopt(self, subspaces: list[Subspace], added: list[int]) -> None:
         """Takes grown or loaded subspaces in place of the present ones."""
         self.subspaces, self.added = subspaces, added
-        self._projections = {}
+        self._projections, self._of_rows = {}, {}
 
     def project_gradient(self) -> None:
         """Eq. 6–7: ∇W ← ∇W − (∇W·M)·Mᵀ, in `.grad`."""
@@ -120,6 +121,14 @@ class ProtectedWeight:
         with full_precision(moved.device):
             inside = moved - self._projection(moved, hard=True).remove(moved)
         return inside.norm(), moved.norm(), self._stack(list(self.parameters)).norm()
+
+    def projection_of_rows(self, rows: int) -> Projection:
+        """For as many rows of input in place of the gradient's; another form may be the cheapest."""
+        weight = self.view.weight
+        cached = self._of_rows.get(rows)
+        if cached is None or cached.device != weight.device:
+            cached = self._of_rows[rows] = Projection(self.subspaces, rows, weight.dtype, weight.device)
+        return cached
 
     def _projection(self, stack: Tensor, *, hard: bool = False) -> Projection:
         cached = self._projections.get(hard)

@@ -83,9 +83,24 @@ class Method:
 
     @torch.no_grad()
     def descend(self, gradients: Sequence[Tensor]) -> None:
-        """W ← W − lr·∇W."""
+        """W ← W − lr·∇W, in one pass over both."""
         parameters: list[Tensor] = list(self.parameters)
-        torch._foreach_sub_(parameters, torch._foreach_mul(list(gradients), self.lr))
+        laid_out = [  # the one-pass kernel takes gradients to lie in memory as the weights do
+            g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+            for p, g in zip(parameters, gradients, strict=True)
+        ]
+        torch._fused_sgd_(
+            parameters,
+            laid_out,
+            [],
+            weight_decay=0.0,
+            momentum=0.0,
+            lr=self.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
 
     def ranks(self) -> dict[str, list[int]]:
         """Directions added per layer and task, for methods that keep such."""

@@ -31,9 +31,11 @@ class GPM(Method):
         self.memory = memory.GPM(network, threshold_of(threshold), exclude=exclude, rank_rule=rank_rule)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self.loss(x, y)
-        gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, self.gradients(loss), strict=True))
-        self.descend(list(self.memory.project_gradients(gradients).values()))
+        with self.memory.inputs_projected(len(x)):
+            loss = self.loss(x, y)
+            gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, self.gradients(loss), strict=True))
+            self.memory.project_gradients(gradients)
+        self.descend(list(gradients.values()))
         return loss.detach()
 
     def settle(self) -> None:
