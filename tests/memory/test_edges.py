@@ -318,6 +318,19 @@ def test_more_samples_than_there_are_is_all_of_them_and_none_is_none() -> None:
     assert list(sample(x.split(3), 0, 0)) == []
 
 
+def test_a_layer_reads_only_as_many_examples_as_it_is_told(net: Net) -> None:
+    x = torch.randn(20, 8)
+    memory = GPM(net, 0.999)
+    added = memory.consolidate([x], layer_samples={"hidden": 2})
+    assert added["hidden"] == 2
+    assert added["out"] > 2
+    with pytest.raises(ValueError, match=r"layer_samples\['hiden'\] matches no layer. Did you mean 'hidden'\?"):
+        memory.consolidate([x], layer_samples={"hiden": 2})
+    with pytest.raises(ValueError, match=r"layer_samples\['out'\] is 0: it must be a positive whole number"):
+        memory.consolidate([x], layer_samples={"out": 0})
+    assert memory.tasks == 1
+
+
 def test_samples_limit_what_is_remembered(net: Net) -> None:
     x = torch.randn(50, 8)
     few, again, all_of_it = (GPM(net, threshold=1.0 - 1e-9) for _ in range(3))

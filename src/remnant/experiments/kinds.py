@@ -110,6 +110,15 @@ def list_of(kind: Kind, length: int | None = None) -> Kind:
     return Kind(f"a list [{', '.join(['…'] * (length or 1))}] with in each place {kind.words}", read)
 
 
+def per_layer(kind: Kind) -> Kind:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _RefusedError
+        return {str(pattern): kind.read(item) for pattern, item in value.items()}
+
+    return Kind(f'a table {{"conv1" = …, "*" = …}} of layer patterns with for each {kind.words}', read)
+
+
 def anything() -> Kind:
     """Whatever a settings file can hold: for options only their owner knows."""
 

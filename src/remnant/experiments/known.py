@@ -6,7 +6,7 @@ from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any, NamedTuple, get_type_hints
 
-from remnant.experiments.kinds import Kind, annotated, anything, choice, like, number, threshold, whole
+from remnant.experiments.kinds import Kind, annotated, anything, choice, like, number, per_layer, threshold, whole
 from remnant.experiments.recipe_file import Recipe, is_own_stream
 from remnant.memory.subspace import RANK_RULES
 
@@ -33,8 +33,16 @@ EARLY_STOPPING = ("patience", "factor", "lr_min")
 OPTIONS: dict[str, Kind] = {
     "lr": number(0, 10, above=True),
     "samples": whole(1),
+    "layer_samples": per_layer(whole(1)),
     "threshold": threshold(),
     "rank_rule": choice(RANK_RULES),
+    "memory": whole(1),
+    "memory_batch": whole(1),
+    "memory_strength": number(0, 100),
+    "strength": number(0, 1e9),
+    "fisher_batch": whole(1),
+    "s_max": number(1, 1e6),
+    "sparsity": number(0, 1e3),
 }
 
 # Bounds of the numbers in the signatures of streams and networks, which only give types.

@@ -51,12 +51,15 @@ class Settings:
     options: dict[str, Any]  # the method's own
 
     def __post_init__(self) -> None:
-        threshold = self.options.get("threshold")
+        # The memory takes the first pattern that matches. Order is easily lost (sorted JSON, a merge): the special
+        # pattern always goes before the general.
+        options = dict(self.options)
+        threshold, samples = options.get("threshold"), options.get("layer_samples")
         if isinstance(threshold, dict) and "layers" in threshold:
-            # The memory takes the first pattern that matches. Order is easily lost (sorted JSON, a merge): the special
-            # pattern always goes before the general.
-            layers = dict(sorted(threshold["layers"].items(), key=_most_special_first))
-            object.__setattr__(self, "options", {**self.options, "threshold": {"layers": layers}})
+            options["threshold"] = {"layers": dict(sorted(threshold["layers"].items(), key=_most_special_first))}
+        if isinstance(samples, dict):
+            options["layer_samples"] = dict(sorted(samples.items(), key=_most_special_first))
+        object.__setattr__(self, "options", options)
 
     def stream_options(self, seed: int) -> dict[str, Any]:
         """The options of `load_stream` for one seed: those that follow the seed have their value."""
@@ -121,10 +124,14 @@ class _Draft:
 
     def __init__(self, base: Recipe, method: str, protocol: str) -> None:
         if method not in base.methods:
+            from remnant.methods import METHODS
+
             has = ", ".join(sorted(base.methods))
             near = get_close_matches(method, base.methods, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise SettingsError(f"{base.benchmark} has no method '{method}'.{hint} It has: {has}.")
+            if method in METHODS and METHODS[method].needs_task:
+                hint = f" {method} must be told the task at test time: it runs on streams with a head per task."
+            raise SettingsError(f"{base.benchmark} has no method '{method}'.{hint} {base.benchmark} has: {has}.")
         self.base, self.method, self.protocol = base, method, protocol
         self.values: dict[str, dict[str, Any]] = {
             "options": deepcopy(base.methods[method]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from . import batches as batch_streams
 from . import distributed, recorder
 from .batches import Forward
 from .errors import ConsolidationError
+from .patterns import by_layer
 from .protected import ProtectedWeight
 from .recorder import Grams
 from .subspace import Subspace
@@ -24,12 +25,18 @@ def gather(
     batches: Any,
     *,
     samples: int | None,
+    layer_samples: Mapping[str, int] | None,
     forward: Forward | None,
     task: int,
 ) -> Grams:
     """The Gram of every weight's inputs over one task's batches (or `samples` examples of them), all ranks together."""
-    if samples is not None and (not isinstance(samples, int) or samples < 1):
-        raise ValueError(f"samples is {samples!r}: it must be a positive whole number, or None for all.")
+    for what, value in {
+        "samples": samples,
+        **{f"layer_samples[{k!r}]": v for k, v in (layer_samples or {}).items()},
+    }.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{what} is {value!r}: it must be a positive whole number, or None for all.")
+    examples = by_layer(layer_samples or {}, [weight.name for weight in weights], "layer_samples")
     rank, ranks = distributed.world()
     stream = batch_streams.stream(batches)
     if samples is not None:
@@ -39,7 +46,7 @@ def gather(
     grams: Grams = {}
     count = 0
     try:
-        grams, count = recorder.record(model, weights, stream, forward or batch_streams.call)
+        grams, count = recorder.record(model, weights, stream, forward or batch_streams.call, examples)
     except Exception as error:
         failure = error  # raised below, once the other ranks know: they wait for this one
     failures = distributed.total(int(failure is not None))

@@ -215,18 +215,32 @@ class GPM:
     # --- after a task ---------------------------------------------------------------------------------------------
 
     def consolidate(
-        self, batches: Any, *, samples: int | None = None, forward: Forward | None = None
+        self,
+        batches: Any,
+        *,
+        samples: int | None = None,
+        layer_samples: Mapping[str, int] | None = None,
+        forward: Forward | None = None,
     ) -> dict[str, int]:
         """Remembers a task: streams its batches through the model and grows every layer's basis (Eq. 5, 8, 9).
 
-        `samples`: only that many examples, drawn evenly with a fixed seed. `forward(model, batch)`: how to call the
-        model, where model(batch), model(batch[0]) or model(**batch) is not it. Returns how many directions each layer
-        gained. All or nothing: an error leaves the memory as it was.
+        `samples`: only that many examples, drawn evenly with a fixed seed. `layer_samples`: pattern of layer names → how
+        many of each batch's examples are enough there (a convolution sees many positions of each). `forward(model,
+        batch)`: how to call the model, where model(batch), model(batch[0]) or model(**batch) is not it. Returns how many
+        directions each layer gained. All or nothing: an error leaves the memory as it was.
         """
         self._check_model()
         weights = self._plan.weights
         thresholds = {weight.name: self._threshold(weight.name, self.tasks) for weight in weights}
-        grams = consolidation.gather(self.model, weights, batches, samples=samples, forward=forward, task=self.tasks)
+        grams = consolidation.gather(
+            self.model,
+            weights,
+            batches,
+            samples=samples,
+            layer_samples=layer_samples,
+            forward=forward,
+            task=self.tasks,
+        )
         consolidation.check_all_seen(weights, grams, self._stepped)
         self._warn_of_leaks()
         grown = consolidation.grow(weights, grams, thresholds.__getitem__, self.rank_rule)

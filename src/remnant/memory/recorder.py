@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -20,9 +20,16 @@ Grams = dict[str, Gram | Counts]
 
 
 def record(
-    model: nn.Module, weights: list[ProtectedWeight], batches: Iterable[Any], forward: Forward
+    model: nn.Module,
+    weights: list[ProtectedWeight],
+    batches: Iterable[Any],
+    forward: Forward,
+    examples: Mapping[str, int] | None = None,
 ) -> tuple[Grams, int]:
-    """The Gram of every weight's inputs over these batches, model in eval mode, and how many batches there were."""
+    """The Gram of every weight's inputs over these batches, model in eval mode, and how many batches there were.
+
+    `examples`: of which weights to read only so many examples of a batch, the first.
+    """
     grams: Grams = {}
     for weight in weights:
         device = weight.view.weight.device
@@ -36,7 +43,7 @@ def record(
         stack.enter_context(_eager())
         for weight in weights:
             for site in weight.sites:
-                stack.callback(_listen(weight, site, grams[weight.name]).remove)
+                stack.callback(_listen(weight, site, grams[weight.name], (examples or {}).get(weight.name)).remove)
         for batch in batches:
             try:
                 forward(model, to_device(batch, device))
@@ -60,10 +67,14 @@ def check(grams: Grams) -> None:
         )
 
 
-def _listen(weight: ProtectedWeight, site: Site, gram: Gram | Counts) -> torch.utils.hooks.RemovableHandle:
+def _listen(
+    weight: ProtectedWeight, site: Site, gram: Gram | Counts, examples: int | None
+) -> torch.utils.hooks.RemovableHandle:
     view = site.view
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if examples is not None:
+            args = tuple(arg[:examples] if isinstance(arg, Tensor) else arg for arg in args)
         rows = view.rows(*args, **kwargs)
         ones = view.real(*args, **kwargs) if view.real else 1
         for chunk in [rows] if isinstance(rows, Tensor) else rows:

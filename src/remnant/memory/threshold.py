@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+
+from .patterns import by_layer
 
 Threshold = float | Mapping[str, float] | Callable[[str, int], float]
 
@@ -44,15 +44,8 @@ def resolve(threshold: Threshold, layers: Iterable[str]) -> Callable[[str, int],
 
 def _from_patterns(patterns: Mapping[str, float], layers: list[str]) -> Callable[[str, int], float]:
     values = {pattern: check(value, f"threshold[{pattern!r}]") for pattern, value in patterns.items()}
-    chosen: dict[str, float] = {}
+    chosen = by_layer(values, layers, "threshold")
     for layer in layers:
-        found = [pattern for pattern in values if fnmatchcase(layer, pattern)]
-        if not found:
+        if layer not in chosen:
             raise ValueError(f"No threshold pattern matches layer {layer!r}. Add one, or '*' for all the others.")
-        chosen[layer] = values[found[0]]  # the first that matches, as written
-    for pattern in values:
-        if not any(fnmatchcase(layer, pattern) for layer in layers):
-            near = difflib.get_close_matches(pattern, layers, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" The layers are: {', '.join(layers)}."
-            raise ValueError(f"threshold[{pattern!r}] matches no layer.{hint}")
     return lambda layer, task: chosen[layer]

@@ -22,10 +22,17 @@ class GPM(Method):
     name = "gpm"
 
     def __init__(
-        self, network: Network, *, lr: float, threshold: Mapping[str, Any], samples: int, rank_rule: str = "paper"
+        self,
+        network: Network,
+        *,
+        lr: float,
+        threshold: Mapping[str, Any],
+        samples: int,
+        layer_samples: Mapping[str, int] | None = None,
+        rank_rule: str = "paper",
     ) -> None:
         super().__init__(network, lr=lr)
-        self.samples = samples
+        self.samples, self.layer_samples = samples, layer_samples
         # Heads of their own are left free, a shared one is a layer like the others (Sec. 6).
         exclude = ["heads.*"] if network.multi_head else []
         self.memory = memory.GPM(network, threshold_of(threshold), exclude=exclude, rank_rule=rank_rule)
@@ -45,7 +52,9 @@ class GPM(Method):
     def finish(self, task: int, train: Split) -> None:
         """Eq. 5, 8, 9 on `samples` random training examples, in one batch: norms may use that batch's statistics."""
         chosen = torch.randperm(len(train), device=self.device)[: self.samples]
-        self.memory.consolidate([train.x[chosen]], forward=lambda network, x: network(x, task))
+        self.memory.consolidate(
+            [train.x[chosen]], layer_samples=self.layer_samples, forward=lambda network, x: network(x, task)
+        )
 
     def ranks(self) -> dict[str, list[int]]:
         return {layer.name: list(layer.added) for layer in self.memory.report().layers}
