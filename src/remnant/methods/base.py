@@ -21,6 +21,7 @@ class Method:
     """
 
     name: str
+    needs_task = False  # whether it must be told the task at test time, so that one head for all tasks will not do
 
     def __init__(self, network: Network, *, lr: float) -> None:
         self.network = network

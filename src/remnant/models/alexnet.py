@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from remnant.models.geometry import image_shape, output_size
 from remnant.models.network import Network
 from remnant.models.norm import Norm, norm_1d, norm_2d
+from remnant.models.wiring import Units, chain
 
 
 class AlexNet(Network):
@@ -62,3 +63,12 @@ class AlexNet(Network):
         x = self.drop_late(F.relu(self.norm4(self.fc1(x.flatten(1)))))
         x = self.drop_late(F.relu(self.norm5(self.fc2(x))))
         return x
+
+    def wiring(self) -> list[Units]:
+        return chain(
+            (self.conv1, self.norm1),
+            (self.conv2, self.norm2),
+            (self.conv3, self.norm3),
+            (self.fc1, self.norm4),
+            (self.fc2, self.norm5),
+        )

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from remnant.models.geometry import image_shape, output_size
 from remnant.models.names import no_such
 from remnant.models.network import Network
+from remnant.models.wiring import Units, chain
 
 Init = Literal["kaiming_uniform", "pytorch"]
 
@@ -56,6 +57,9 @@ class LeNet(Network):
         x = F.relu(self.fc1(x.flatten(1)))
         x = F.relu(self.fc2(x))
         return x
+
+    def wiring(self) -> list[Units]:
+        return chain(*((layer, None) for layer in (self.conv1, self.conv2, self.fc1, self.fc2)))
 
 
 def _kaiming_uniform(layer: nn.Module) -> None:

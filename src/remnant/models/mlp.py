@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from remnant.models.network import Network
+from remnant.models.wiring import Units, chain
 
 
 class MLP(Network):
@@ -31,3 +32,6 @@ class MLP(Network):
         for layer in self.hidden:
             x = F.relu(layer(x))
         return x
+
+    def wiring(self) -> list[Units]:
+        return chain(*((layer, None) for layer in self.hidden if isinstance(layer, nn.Linear)))

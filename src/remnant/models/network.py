@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from remnant.models.wiring import Units
+
 
 class Network(nn.Module, ABC):
     """A classifier for a stream of tasks.
@@ -44,6 +46,13 @@ class Network(nn.Module, ABC):
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
         """The body: inputs (N, *input_shape) to what the heads see (N, features)."""
+
+    def wiring(self) -> list[Units]:
+        """Which layer of the body feeds which, in the order they are reached. Only methods that mask units ask."""
+        raise ValueError(
+            f"{type(self).__name__} does not say which of its layers feeds which, so its units cannot be masked. "
+            "Give it a `wiring` method (see remnant.models.wiring)."
+        )
 
     def head_of(self, task: int | None) -> nn.Linear:
         """The head that answers for a task; a single head answers for all."""

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from remnant.models.geometry import Sliding, image_shape, output_size
 from remnant.models.network import Network
 from remnant.models.norm import Norm, norm_2d
+from remnant.models.wiring import Maker, Units
 
 
 class Block(nn.Module):
@@ -33,6 +34,16 @@ class Block(nn.Module):
         y = F.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         return F.relu(y + self.shortcut(x))
+
+    def wiring(self, read: Units) -> list[Units]:
+        """The units between the convolutions, and those of the sum."""
+        inner = Units(self.norm1, (Maker(self.conv1, self.norm1, read),))
+        makers = [Maker(self.conv2, self.norm2, inner)]
+        if isinstance(self.shortcut, nn.Sequential):
+            conv, norm = self.shortcut
+            assert isinstance(conv, nn.Conv2d)
+            makers.append(Maker(conv, norm, read))
+        return [inner, Units(self, tuple(makers))]
 
 
 class ResNet18(Network):
@@ -85,3 +96,10 @@ class ResNet18(Network):
         x = self.stage4(self.stage3(self.stage2(self.stage1(x))))
         x = self.pool(x)
         return x.flatten(1)
+
+    def wiring(self) -> list[Units]:
+        units = [Units(self.stem_norm, (Maker(self.stem, self.stem_norm, None),))]
+        for block in self.modules():
+            if isinstance(block, Block):
+                units += block.wiring(units[-1])
+        return units

@@ -1,0 +1,83 @@
+"""The diagonal of the Fisher information: how much an answer depends on each weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from remnant.data import Split
+from remnant.models import Network
+
+AT_ONCE = 2**26  # numbers in the gradients held at one time
+COMPANY = 64  # examples that lend a lone one their statistics, where a norm goes by the batch
+
+
+@torch.no_grad()  # of what is outside `grad`: parameters that are not asked for would keep every graph
+def fisher_diagonal(
+    network: Network, parameters: Mapping[str, Tensor], train: Split, task: int, *, batch: int = 1
+) -> list[Tensor]:
+    """F = 1/|𝓑| · Σ_{B∈𝓑} (∇θ 1/|B| · Σ_{i∈B} log p(y_i|x_i, θ))², squared elementwise, y_i the labels; dropout is off.
+
+    Batches of one give the diagonal of the (empirical) Fisher information. Larger ones average gradients before they
+    square them: about F/|B| where gradients cancel. They are drawn at random, and what does not fill one is left out.
+
+    A norm that goes by the batch has no statistics of one example. Then those of 64 random examples are taken, held fixed
+    while each of the 64 is differentiated by itself. Larger batches have their own, differentiated with the rest.
+    """
+    network.eval()
+    batch = min(batch, len(train))
+    order = torch.randperm(len(train), device=train.y.device)
+    batches = order[: len(order) - len(order) % batch].view(-1, batch)
+    at_once = max(1, AT_ONCE // sum(p.numel() for p in parameters.values()))
+    lent = batch == 1 and bool(_by_batch(network))
+    weights = {name: parameter.detach() for name, parameter in parameters.items()}
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(network, weights, (x, task)), y)
+
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+    total = [torch.zeros_like(weight) for weight in weights.values()]
+    count = 0
+    for group in batches.split(COMPANY if lent else at_once):
+        if lent and len(group) == 1:
+            continue  # alone again: the last of the set, by chance
+        with _statistics_held(network, train.x[group.flatten()], task, lent):
+            for part in group.split(at_once):
+                squares = [g.square().sum(0) for g in gradients(weights, train.x[part], train.y[part]).values()]
+                torch._foreach_add_(total, squares)
+        count += len(group)
+    torch._foreach_div_(total, max(1, count))
+    return total
+
+
+@contextmanager
+def _statistics_held(network: Network, x: Tensor, task: int, held: bool) -> Iterator[None]:
+    """Within, norms that go by the batch use the statistics of `x` as constants."""
+    norms = _by_batch(network) if held else []
+
+    def hold(norm: _BatchNorm, inputs: tuple[Tensor]) -> None:
+        axes = [axis for axis in range(inputs[0].ndim) if axis != 1]
+        norm.running_var, norm.running_mean = torch.var_mean(inputs[0], axes, correction=0)
+
+    hooks = [norm.register_forward_pre_hook(hold) for norm in norms]
+    try:
+        if norms:
+            network(x, task)
+        for hook in hooks:
+            hook.remove()
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for norm in norms:
+            norm.running_mean = norm.running_var = None
+
+
+def _by_batch(network: Network) -> list[_BatchNorm]:
+    return [module for module in network.modules() if isinstance(module, _BatchNorm) and module.running_mean is None]
