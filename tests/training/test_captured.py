@@ -11,7 +11,7 @@ from remnant.models import build
 from remnant.training import RandomState
 from remnant.training.steps import CapturedSteps, EagerSteps, _steps_per_graph
 
-OPTIONS = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}}
+OPTIONS = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}, "ewc": {"strength": 10.0}}
 
 
 @pytest.mark.parametrize(("steps", "longest"), [(5400, 60), (74, 37), (37, 37), (1, 1), (7, 7), (0, 1), (128, 64)])
@@ -21,7 +21,7 @@ def test_graphs_are_long_and_leave_few_single_steps(steps: int, longest: int) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("network", "dtype"), [("mlp", torch.float32), ("alexnet", torch.float64)])
-@pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task"])
+@pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task", "ewc", "hat"])
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:
     """In float64 for the deep one: a hundred steps amplify float32's rounding beyond any bound, captured or not."""
     device = torch.device("cuda", 0)
@@ -35,16 +35,17 @@ def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dt
     ends = []
     for steps in (EagerSteps, CapturedSteps):
         net = build(network, input_shape=shape, classes=[10, 10], seed=1, **options).to(device, dtype)
-        learner = METHODS[method](net, lr=0.01, **OPTIONS.get(method, {}))
         random = RandomState(5, device)
         random.use()
+        learner = METHODS[method](net, lr=0.01, **OPTIONS.get(method, {}))
         with torch.cuda.stream(torch.cuda.Stream(device)):
             learner.start(0)
             learner.finish(0, Split.of(x, y))
             learner.start(1 if method != "multitask" else 0)
             made = steps(learner, Split.of(x, y), 32)
             random.set(torch.Generator(device).manual_seed(7).get_state())
-            for _ in range(5):
+            for epoch in range(5):
+                learner.pace(epoch, 5, made.count)
                 for start in made.epoch():
                     if start is not None:
                         start()

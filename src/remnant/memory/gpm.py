@@ -171,6 +171,12 @@ class GPM:
         finally:
             self._by_inputs = set()
 
+    def remaining(self) -> dict[str, Tensor]:
+        """Layer → I − M·Mᵀ, for layers that remember something and are not grouped: what a step multiplies gradients with."""
+        return {
+            weight.name: weight.remaining for weight in self._plan.weights if weight.rank and weight.view.groups == 1
+        }
+
     def restore(self) -> None:
         """Puts every protected weight back to W·M = W₀·M, after a hand-written step that is not plain SGD."""
         self._restore(None)

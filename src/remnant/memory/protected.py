@@ -122,6 +122,12 @@ class ProtectedWeight:
             inside = moved - self._projection(moved, hard=True).remove(moved)
         return inside.norm(), moved.norm(), self._stack(list(self.parameters)).norm()
 
+    @property
+    def remaining(self) -> Tensor:
+        """I − M·Mᵀ."""
+        weight = self.view.weight
+        return Projection(self.subspaces, 1, weight.dtype, weight.device, form="dense").right[0]
+
     def projection_of_rows(self, rows: int) -> Projection:
         """For as many rows of input in place of the gradient's; another form may be the cheapest."""
         weight = self.view.weight

@@ -55,6 +55,13 @@ class Method:
         self.descend(self.gradients(loss))
         return loss.detach()
 
+    def remaining(self) -> dict[str, Tensor] | None:
+        """Layer → what remains of its input's space, where a step is SGD with each layer's gradient times that matrix.
+
+        A layer that is not named keeps its whole gradient; None says that the method's step is something else.
+        """
+        return None
+
     def settle(self) -> None:
         """Between two epochs: what need not be done at every step."""
 

@@ -45,6 +45,9 @@ class GPM(Method):
         self.descend(list(gradients.values()))
         return loss.detach()
 
+    def remaining(self) -> dict[str, Tensor]:
+        return self.memory.remaining()
+
     def settle(self) -> None:
         """Puts back what rounding has moved inside the memory; TF32 leaves about a thousandth of the change there."""
         self.memory.restore()

@@ -27,6 +27,9 @@ class SingleTask(Method):
         super().start(task)
         self.network.load_state_dict(self.initial)
 
+    def remaining(self) -> dict[str, Tensor]:
+        return {}
+
     def finish(self, task: int, train: Split) -> None:
         self.learnt[str(task)] = _copy(self.network.state_dict())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,9 +12,7 @@ from torch import Tensor
 from remnant.data import Split
 from remnant.methods import Method
 
-# What runs in turns: it queues work on the device and yields. A function it yields is to be called before it goes on;
-# starting a long graph takes the host a while, so whoever drives several runs calls it in another thread.
-Work = Iterator[Callable[[], None] | None]
+from .work import Work, rows_seen
 
 PER_TURN = 200  # eager steps between two chances for others to go
 LONGEST = 64  # steps to a graph
@@ -26,7 +24,7 @@ class EagerSteps:
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         self.method, self.train, self.batch = method, train, batch
         self.x, self.y = train.x, train.y
-        self.rows = _seen(len(self.y), batch)
+        self.rows = rows_seen(len(self.y), batch)
         self.count = -(-self.rows // batch)  # steps an epoch
         self.loss = torch.zeros((), device=self.x.device)
 
@@ -49,7 +47,7 @@ class CapturedSteps:
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         self.method, self.train, self.batch = method, train, batch
         self.x, self.y = train.x, train.y
-        self.rows = _seen(len(self.y), batch)
+        self.rows = rows_seen(len(self.y), batch)
         self.count = -(-self.rows // batch)
         self.loss = torch.zeros((), device=self.x.device)
         whole, self.tail = divmod(self.rows, batch)
@@ -94,11 +92,6 @@ class CapturedSteps:
 
     def _one(self, part: Tensor) -> None:
         self.loss += self.method.step(self.x[part], self.y[part])
-
-
-def _seen(rows: int, batch: int) -> int:
-    """All rows, but for one left alone at the end: a batch of one has no statistics to normalise by. It changes by chance."""
-    return rows - 1 if rows % batch == 1 and batch > 1 and rows > 1 else rows
 
 
 def _steps_per_graph(steps: int) -> int:

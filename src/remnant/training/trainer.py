@@ -16,8 +16,10 @@ from remnant.data import Split, Task
 from remnant.evaluation import Pending, queue_evaluation
 from remnant.methods import Method
 
+from .fused import FusedSteps, fits
 from .schedule import Schedule, Stopping
-from .steps import CapturedSteps, EagerSteps, Work
+from .steps import CapturedSteps, EagerSteps
+from .work import Work
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -133,10 +135,13 @@ class Trainer:
         sizes = [len(split) for split in valid.values()]
         return float(np.average(measured.loss, weights=sizes)), float(np.average(measured.accuracy, weights=sizes))
 
-    def _steps(self, method: Method, task: Task) -> EagerSteps | CapturedSteps:
+    def _steps(self, method: Method, task: Task) -> EagerSteps | CapturedSteps | FusedSteps:
+        batch = self.schedule.batch
         if self.capture and task.train.x.device.type == "cuda":
+            if fits(method, batch):
+                return FusedSteps(method, task.train, batch)
             try:
-                return CapturedSteps(method, task.train, self.schedule.batch)
+                return CapturedSteps(method, task.train, batch)
             except RuntimeError as error:
                 self.fallback = str(error).splitlines()[0]
-        return EagerSteps(method, task.train, self.schedule.batch)
+        return EagerSteps(method, task.train, batch)

@@ -1,0 +1,14 @@
+"""What steps of every kind share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+# What runs in turns: it queues work on the device and yields. A function it yields is to be called before it goes on;
+# starting a long graph takes the host a while, so whoever drives several runs calls it in another thread.
+Work = Iterator[Callable[[], None] | None]
+
+
+def rows_seen(rows: int, batch: int) -> int:
+    """All rows, but for one left alone at the end: a batch of one has no statistics to normalise by. It changes by chance."""
+    return rows - 1 if rows % batch == 1 and batch > 1 and rows > 1 else rows
