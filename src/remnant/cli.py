@@ -66,6 +66,7 @@ Parallel = Annotated[int, typer.Option(min=0, help="Seeds at a time; 0: all on a
 Protocol = Annotated[str, typer.Option(help="paper: as the tables were made; sane: frozen statistics, Eq. 5.")]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="Bit-equal results on the same machine.")]
 Tf32 = Annotated[bool, typer.Option(help="TensorFloat-32 on GPUs.")]
+Steps = Annotated[str, typer.Option(help="auto: the fastest way there is; captured: CUDA graphs; eager: one by one.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")]
 Every = Annotated[
     int, typer.Option("--checkpoint-every", min=0, help="Epochs between checkpoints; 0: after tasks only.")
@@ -83,6 +84,7 @@ def run(
     parallel: Parallel = 0,
     deterministic: Deterministic = False,
     tf32: Tf32 = True,
+    steps: Steps = "auto",
     checkpoint_every: Every = 20,
     runs: Root = Path("runs"),
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard logs here.")] = None,
@@ -95,7 +97,7 @@ def run(
 
         settings = resolve(benchmark, method, set_ or (), protocol)
         plan = Plan(
-            settings, parse_seeds(seeds), runs, device, parallel, deterministic, tf32, checkpoint_every=checkpoint_every
+            settings, parse_seeds(seeds), runs, device, parallel, deterministic, tf32, steps, checkpoint_every
         )
         _execute(plan, quiet, tensorboard)
 
@@ -190,6 +192,26 @@ def keep(
         for found in finished:
             keep_results(found, results)
         out.print(f"Kept {len(finished)} run(s) in {results}.", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with run folders in them [results].")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the report.")] = Path("report"),
+    docs: Annotated[
+        Path | None, typer.Option(help="Also write results.md (with results-notes.md in it) and figures/ here.")
+    ] = None,
+) -> None:
+    """Every table and figure of the paper from run folders: one page, and files as SVG, PNG, Markdown, CSV, LaTeX."""
+    with told_plainly():
+        from .report import write_report
+
+        written = write_report(folders or [Path("results")], output, docs)
+        for line in written.damaged:
+            err.print(f"[yellow]Left out:[/yellow] {_plain(line)}", soft_wrap=True, highlight=False)
+        unfinished = f", {written.unfinished} unfinished" if written.unfinished else ""
+        counts = f"{written.runs} finished run(s){unfinished}, {written.tables} tables, {written.figures} figures"
+        out.print(f"{written.page}: {counts}", soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()

@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 
+from remnant.training import STEPS
+
 from .folder import RunError, RunFolder, find_runs
 from .run import Progress, Run, Watcher
 from .settings import Settings
 
-EXECUTION = ("deterministic", "tf32", "checkpoint_every")
+EXECUTION = ("deterministic", "tf32", "steps", "checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,13 @@ class Plan:
     parallel: int = 0  # seeds at a time; 0: as many as the device takes
     deterministic: bool = False
     tf32: bool = True
+    steps: str = "auto"
     checkpoint_every: int = 20
     checkpoint_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.steps not in STEPS:
+            raise RunError(f"--steps {self.steps}: no such way to take steps. Use {', '.join(STEPS)}.")
 
     @property
     def execution(self) -> dict[str, Any]:
@@ -55,6 +62,7 @@ class Plan:
             watch,
             checkpoint_every=self.checkpoint_every,
             checkpoint_seconds=self.checkpoint_seconds,
+            steps=self.steps,
         )
 
 

@@ -53,11 +53,11 @@ class Run:
         *,
         checkpoint_every: int = 20,
         checkpoint_seconds: float = 60.0,
-        capture: bool = True,
+        steps: str = "auto",
     ) -> None:
         """A checkpoint after each task, and after every so many epochs, but not within so many seconds of the last."""
         self.settings, self.seed, self.folder, self.device, self.watch = settings, seed, folder, device, watch
-        self.checkpoint_every, self.checkpoint_seconds, self.capture = checkpoint_every, checkpoint_seconds, capture
+        self.checkpoint_every, self.checkpoint_seconds, self.steps = checkpoint_every, checkpoint_seconds, steps
         self._last_checkpoint = time.monotonic()
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
         self.random = RandomState(seed, device)
@@ -104,7 +104,7 @@ class Run:
         except ValueError as error:  # settings that are good by themselves, but not for each other
             raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
         schedule = Schedule(lr=settings.options["lr"], **settings.training)
-        return stream, method, Trainer(schedule, capture=self.capture)
+        return stream, method, Trainer(schedule, steps=self.steps)
 
     def _resume(self, method: Method, matrix: AccuracyMatrix) -> tuple[int, TrainingState, AccuracyMatrix]:
         state, note = self.folder.load_checkpoint()

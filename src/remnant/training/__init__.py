@@ -2,7 +2,7 @@
 
 from .random import RandomState
 from .schedule import Schedule
-from .trainer import EpochDone, Trainer, TrainingState, queue
+from .trainer import STEPS, EpochDone, Trainer, TrainingState, queue
 from .work import Work
 
-__all__ = ["EpochDone", "RandomState", "Schedule", "Trainer", "TrainingState", "Work", "queue"]
+__all__ = ["STEPS", "EpochDone", "RandomState", "Schedule", "Trainer", "TrainingState", "Work", "queue"]

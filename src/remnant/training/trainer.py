@@ -23,6 +23,8 @@ from .work import Work
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
+STEPS = ("auto", "captured", "eager")  # how steps are taken: the fastest way there is; at most recorded; one by one
+
 
 @dataclass(frozen=True)
 class EpochDone:
@@ -74,9 +76,9 @@ def queue(method: Method, splits: Mapping[int, Split], batch: int, loss: Loss | 
 class Trainer:
     """Epochs over one task's training data, on the device the data is on."""
 
-    def __init__(self, schedule: Schedule, *, capture: bool = True) -> None:
+    def __init__(self, schedule: Schedule, *, steps: str = "auto") -> None:
         self.schedule = schedule
-        self.capture = capture
+        self.steps = steps
         self.fallback: str | None = None  # why steps are not captured, where they could have been
 
     def fit(
@@ -137,9 +139,9 @@ class Trainer:
 
     def _steps(self, method: Method, task: Task) -> EagerSteps | CapturedSteps | FusedSteps:
         batch = self.schedule.batch
-        if self.capture and task.train.x.device.type == "cuda":
-            if fits(method, batch):
-                return FusedSteps(method, task.train, batch)
+        if self.steps == "auto" and fits(method, batch):
+            return FusedSteps(method, task.train, batch)
+        if self.steps != "eager" and task.train.x.device.type == "cuda":
             try:
                 return CapturedSteps(method, task.train, batch)
             except RuntimeError as error:
