@@ -11,7 +11,13 @@ from remnant.models import build
 from remnant.training import RandomState
 from remnant.training.steps import CapturedSteps, EagerSteps, _steps_per_graph
 
-OPTIONS = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}, "ewc": {"strength": 10.0}}
+OPTIONS = {
+    "gpm": {"threshold": {"value": 0.9}, "samples": 50},
+    "ewc": {"strength": 10.0},
+    "er": {"memory": 100},
+    "agem": {"memory": 200, "memory_batch": 64},
+    "gem": {"memory": 200},
+}
 
 
 @pytest.mark.parametrize(("steps", "longest"), [(5400, 60), (74, 37), (37, 37), (1, 1), (7, 7), (0, 1), (128, 64)])
@@ -21,7 +27,7 @@ def test_graphs_are_long_and_leave_few_single_steps(steps: int, longest: int) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("network", "dtype"), [("mlp", torch.float32), ("alexnet", torch.float64)])
-@pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task", "ewc", "hat"])
+@pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task", "ewc", "hat", "er", "agem", "gem"])
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:
     """In float64 for the deep one: a hundred steps amplify float32's rounding beyond any bound, captured or not."""
     device = torch.device("cuda", 0)

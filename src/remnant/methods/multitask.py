@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from remnant.data import Split, Stream, Task
 from remnant.models import Network
 
 from .base import Method
+from .mixed import MixedLoss
 
 
 class Multitask(Method):
@@ -21,14 +21,10 @@ class Multitask(Method):
 
     def __init__(self, network: Network, *, lr: float) -> None:
         super().__init__(network, lr=lr)
-        sizes = network.classes
-        # own[c] marks the outputs of the task that class c belongs to, over all heads side by side.
-        task_of = torch.cat([torch.full((size,), t) for t, size in enumerate(sizes)])
-        self.task_of = task_of.to(self.device)
-        self.own = self.task_of[:, None] == self.task_of[None, :]
+        self.mixed = MixedLoss(network)
+        self.task_of, self.offsets = self.mixed.task_of, self.mixed.offsets
         # Of whole batches, and of the rest, in an order sorted by task.
         self._places: tuple[Tensor, Tensor] | None = None
-        self.offsets = [sum(sizes[:t]) for t in range(len(sizes))]
 
     def curriculum(self, stream: Stream) -> Sequence[Task]:
         """One task with everything in it; labels count over all heads."""
@@ -79,11 +75,8 @@ class Multitask(Method):
         return [p for p in self.network.parameters() if p.requires_grad]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        if not self.network.multi_head:
-            return F.cross_entropy(self.network(x), y)
-        features = self.network.features(x)
-        scores = torch.cat([head(features) for head in self.network.heads], dim=1)
-        return F.cross_entropy(scores.masked_fill(~self.own[y], -torch.inf), y)
+        loss: Tensor = self.mixed(x, y, len(self.offsets))
+        return loss
 
     def _joined(self, splits: list[Split]) -> Split:
         shift = self.offsets if self.network.multi_head else [0] * len(splits)

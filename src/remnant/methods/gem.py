@@ -1,0 +1,106 @@
+"""Gradient Episodic Memory (Lopez-Paz & Ranzato, 2017): never step uphill on any past task's remembered examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from remnant.data import Split
+from remnant.models import Network
+
+from .flat import flat, shaped
+from .quadratic import NonNegativeQuadratic
+from .replay import Episodes, Replay
+
+CHUNK = 4096  # entries of a gradient summed by one part of the GPU: an inner product of a million is many short ones
+
+
+class GEM(Replay):
+    """Steps along g where Gg ≥ 0, G having the gradient on each past task's memory as a row; else along g̃ = g + Gᵀv.
+
+    v minimises ½vᵀGGᵀv + gᵀGᵀv over v ≥ γ (`memory_strength`): at γ = 0, g̃ is the nearest to g with Gg̃ ≥ 0; at a larger γ
+    the nearest to g + γ·Gᵀ1.
+
+    The memory is shared evenly by the tasks so far, and all of it is used in every step: one pass, vectorised over tasks.
+    A norm that goes by the batch sees one task at a time there, and running statistics stay as they are.
+    """
+
+    name = "gem"
+
+    def __init__(self, network: Network, *, lr: float, memory: int, memory_strength: float = 0.5) -> None:
+        super().__init__(network, lr=lr)
+        self.memory = Episodes(memory, network.example)
+        self.memory_strength = memory_strength
+        self.names = {id(parameter): f"network.{name}" for name, parameter in network.named_parameters()}
+        self._lay_out()
+
+    def start(self, task: int) -> None:
+        super().start(task)
+        self._lay_out()
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = self.loss(x, y)
+        gradients = self.gradients(loss)
+        if len(self.memory):
+            vector = without_conflicts(flat(gradients), self.past_gradients(), self.memory_strength, self.solver)
+            gradients = shaped(vector, gradients)
+        self.descend(gradients)
+        return loss.detach()
+
+    def past_gradients(self) -> Tensor:
+        """One row for each past task: the gradient of the loss on what is remembered of it."""
+        tasks = len(self.past_labels)
+        parameters = {self.names[id(p)]: p.detach() for p in self.parameters}
+        # Copies, because a pass in training changes running statistics.
+        buffers = {f"network.{name}": b.expand(tasks, *b.shape).clone() for name, b in self.network.named_buffers()}
+
+        def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, labels: Tensor) -> Tensor:
+            result: Tensor = functional_call(self.mixed, {**parameters, **buffers}, (x, labels, self.task + 1))
+            return result
+
+        per_task = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="different")
+        rows: dict[str, Tensor] = per_task(parameters, buffers, self.past_x, self.past_labels)
+        return flat(list(rows.values()), batch=1)
+
+    def finish(self, task: int, train: Split) -> None:
+        self.memory.add(train, self.mixed.labels(train.y, task))
+
+    def _lay_out(self) -> None:
+        """The memory as a step reads it."""
+        if len(self.memory):
+            self.past_x, self.past_labels = self.memory.by_task()
+            self.solver = NonNegativeQuadratic(len(self.past_labels), self.device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "memory": self.memory.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.memory.load_state_dict(state["memory"])
+        self._lay_out()
+
+
+def without_conflicts(gradient: Tensor, past: Tensor, strength: float, solver: NonNegativeQuadratic) -> Tensor:
+    """g + Gᵀv, and g itself where no row of G conflicts with it."""
+    products = gram(torch.cat([gradient[None], past]))
+    P, q = products[1:, 1:], products[1:, 0]
+    # v = γ + u with u ≥ 0: the same problem in u, with the slope at v = γ.
+    u = solver.solve(P, q + strength * P.sum(1))
+    v = ((u + strength) * (q < 0).any()).to(past.dtype)
+    return torch.addmv(gradient, past.T, v)
+
+
+def gram(rows: Tensor) -> Tensor:
+    """All inner products of the rows, in float64: TF32's would be off by a thousandth, more than a constraint's slack."""
+    rows = rows.double()
+    whole = rows.shape[1] // CHUNK
+    first, rest = rows[:, : whole * CHUNK], rows[:, whole * CHUNK :]
+    chunks = first.view(len(rows), whole, CHUNK).transpose(0, 1)
+    return torch.bmm(chunks, chunks.mT).sum(0) + rest @ rest.mT

@@ -1,0 +1,46 @@
+"""The loss of a batch in which tasks are mixed: each example through the head of its own task, in one pass."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from remnant.models import Network
+
+NO_LABEL = -1  # of a row that is there to keep the batch's shape and has no weight in its loss
+
+
+class MixedLoss(nn.Module):
+    """Mean cross-entropy of examples of several tasks.
+
+    With a head per task, labels count over all heads side by side, and an example's scores by heads of other tasks are
+    masked. The heads are one matrix in the pass: as many kernels for twenty as for two.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        sizes = network.classes
+        self.offsets = [sum(sizes[:t]) for t in range(len(sizes))]
+        task_of = torch.cat([torch.full((size,), t) for t, size in enumerate(sizes)])
+        self.task_of = task_of.to(next(network.parameters()).device)
+        # others[c] marks the outputs of the tasks that class c does not belong to.
+        self.others = self.task_of[:, None] != self.task_of[None, :]
+
+    def labels(self, y: Tensor, task: int) -> Tensor:
+        """A task's own labels, counted over all heads."""
+        return y + self.offsets[task] if self.network.multi_head else y
+
+    def forward(self, x: Tensor, labels: Tensor, tasks: int) -> Tensor:
+        """The loss of examples of the first `tasks` tasks."""
+        if not self.network.multi_head:
+            return F.cross_entropy(self.network(x), labels, ignore_index=NO_LABEL)
+        heads = [self.network.head_of(task) for task in range(tasks)]
+        weight = torch.cat([head.weight for head in heads])
+        bias = torch.cat([head.bias for head in heads]) if heads[0].bias is not None else None
+        scores = F.linear(self.network.features(x), weight, bias)
+        others = self.others[: len(weight), : len(weight)][
+            labels
+        ]  # NO_LABEL, -1, finds the last row: no scores are all masked
+        return F.cross_entropy(scores.masked_fill(others, -torch.inf), labels, ignore_index=NO_LABEL)
