@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test lint types docs bench report clean
 
 demo: $(INSTALLED)
 	@$(BIN)/remnant demo
@@ -20,6 +20,9 @@ types: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py
+
+report: $(INSTALLED)
+	$(BIN)/remnant report results -o report --docs docs
 
 docs: $(INSTALLED)
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'

@@ -96,9 +96,7 @@ def run(
         from .experiments.settings import resolve
 
         settings = resolve(benchmark, method, set_ or (), protocol)
-        plan = Plan(
-            settings, parse_seeds(seeds), runs, device, parallel, deterministic, tf32, steps, checkpoint_every
-        )
+        plan = Plan(settings, parse_seeds(seeds), runs, device, parallel, deterministic, tf32, steps, checkpoint_every)
         _execute(plan, quiet, tensorboard)
 
 

@@ -1,0 +1,43 @@
+"""Lying bars, one a method, with its number; on a logarithmic axis where they differ too much for another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from .style import FAINT, INK, canvas, method_look
+
+TOO_FAR = 30.0  # the largest may be so many times the smallest before the axis turns logarithmic
+
+
+def bars(
+    rows: Sequence[Mapping[str, Any]], label: str, *, reference: float, paper: Mapping[str, float | None] | None = None
+) -> Figure:
+    figure, axes = canvas(5.2, 0.9 + 0.36 * len(rows))
+    values = [row["value"] for row in rows]
+    positive = [value for value in values if value > 0]
+    marks = {method: value for method, value in (paper or {}).items() if value is not None}
+    far = max(positive) / min(positive) > TOO_FAR
+    for at, row in enumerate(rows):
+        look = method_look(row["method"])
+        axes.barh(at, row["value"], height=0.62, color=look.colour, edgecolor=INK, linewidth=0.6)
+        words = f"{row['value']:.2f}" if row["value"] else "keeps nothing"
+        axes.annotate(words, (row["value"], at), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+        if row["method"] in marks:
+            mark = (marks[row["method"]], at)
+            axes.plot(*mark, marker="D", color="none", markeredgecolor=INK, markersize=7, linestyle="none")
+            axes.annotate("paper", mark, xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.axvline(reference, color=FAINT, linestyle=(0, (4, 3)), linewidth=1)
+    axes.set_yticks(range(len(rows)), [row["title"] for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    if far:
+        axes.set_xscale("log")
+        axes.set_xlim(min(positive) / 2, max([*positive, reference]) * 4)
+    else:
+        axes.set_xlim(0, max([*values, *marks.values(), reference]) * 1.22)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(label)
+    return figure

@@ -1,0 +1,130 @@
+"""ε from loose to tight: how far old activations drift in each layer, and what that does to ACC and BWT (the paper's
+figures of interference activations)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from remnant.experiments.place import folder_name
+
+from ..names import benchmark_title, method_title
+from ..reading import Histogram
+from ..variants import Collection, Variant
+from .drawing import Drawing
+from .style import COLOURS, INK, canvas, legend_below, look
+
+
+def sweeps(collection: Collection) -> list[list[Variant]]:
+    """Variants that differ in ε and in nothing else, by rising ε; at least two of them."""
+    groups: dict[tuple[str, str, str], list[Variant]] = {}
+    for variant in collection.variants:
+        if variant.runs and variant.threshold is not None:
+            groups.setdefault((variant.benchmark, variant.method, variant.but_for_threshold), []).append(variant)
+    return [sorted(group, key=lambda v: v.threshold or 0.0) for group in groups.values() if len(group) > 1]
+
+
+def sweep_drawings(sweep: Sequence[Variant]) -> list[Drawing]:
+    """ACC and BWT against ε, then one figure of histograms for each layer whose drift was recorded."""
+    first = sweep[0]
+    mark = f"{folder_name(first.benchmark)}-{folder_name(first.method)}-{first.digest}"
+    title = f"{method_title(first.method)} on {benchmark_title(first.benchmark)}"
+    return [_effect(sweep, mark, title), *(_layer(sweep, layer, mark, title) for layer in _layers(sweep))]
+
+
+def _effect(sweep: Sequence[Variant], mark: str, title: str) -> Drawing:
+    points = [
+        {
+            "eps": v.threshold,
+            "acc": v.acc.mean,
+            "acc_sd": v.acc.sd,
+            "bwt": _points(v.bwt.mean),
+            "bwt_sd": _points(v.bwt.sd),
+        }
+        for v in sweep
+    ]
+    words = ", ".join(f"ε {v.threshold:g}: ACC {v.acc.mean or 0:.2f} %" for v in sweep)
+    return Drawing(
+        f"threshold-{mark}",
+        f"{title}: ACC and BWT against ε",
+        f"{title}, ACC by ε: {words}.",
+        {"points": points},
+        effect,
+    )
+
+
+def _points(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
+
+
+def _layers(sweep: Sequence[Variant]) -> list[str]:
+    return list(dict.fromkeys(layer for variant in sweep for run in variant.runs for layer in run.drift))
+
+
+def _layer(sweep: Sequence[Variant], layer: str, mark: str, title: str) -> Drawing:
+    lines = []
+    for variant in sweep:
+        histogram = _summed([run.drift[layer] for run in variant.runs if layer in run.drift])
+        if histogram is not None:
+            lines.append({"eps": variant.threshold, "edges": list(histogram.edges), "density": _density(histogram)})
+    words = ", ".join(f"ε {line['eps']:g}: {_deviation(line):.2g}" for line in lines)
+    return Drawing(
+        f"interference-{mark}-{folder_name(layer)}",
+        f"{title}: interference activation in {layer}",
+        f"Histograms of the interference activation of task 1 in layer {layer}; root mean square by threshold: {words}.",
+        {"lines": lines},
+        histograms,
+    )
+
+
+def _summed(found: Sequence[Histogram]) -> Histogram | None:
+    """Over the seeds that share their edges with the first."""
+    same = [histogram for histogram in found if histogram.edges == found[0].edges]
+    if not same:
+        return None
+    return Histogram(same[0].edges, tuple(sum(counts) for counts in zip(*(h.counts for h in same), strict=True)))
+
+
+def _density(histogram: Histogram) -> list[float]:
+    total = sum(histogram.counts) or 1.0
+    widths = [high - low for low, high in pairwise(histogram.edges)]
+    return [count / total / width for count, width in zip(histogram.counts, widths, strict=True)]
+
+
+def _deviation(line: Mapping[str, Any]) -> float:
+    bins = list(pairwise(line["edges"]))
+    return float(sum(d * (b - a) * ((a + b) / 2) ** 2 for d, (a, b) in zip(line["density"], bins, strict=True)) ** 0.5)
+
+
+def histograms(data: Mapping[str, Any]) -> Figure:
+    figure, axes = canvas()
+    for number, line in enumerate(data["lines"]):
+        colour, _, dash = look(number)
+        axes.stairs(
+            line["density"], line["edges"], color=colour, linestyle=dash, linewidth=1.6, label=f"ε = {line['eps']:g}"
+        )
+    axes.set_xlabel("interference activation ΔW·x of task 1")
+    axes.set_ylabel("density")
+    legend_below(figure, axes, columns=4)
+    return figure
+
+
+def effect(data: Mapping[str, Any]) -> Figure:
+    figure = Figure(figsize=(5.2, 3.5), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    eps = [point["eps"] for point in data["points"]]
+    for axes, name, label, number in ((upper, "acc", "ACC, %", 0), (lower, "bwt", "BWT, points", 1)):
+        known = [
+            (e, p[name], p[f"{name}_sd"] or 0.0)
+            for e, p in zip(eps, data["points"], strict=True)
+            if p[name] is not None
+        ]
+        if known:
+            at, mean, sd = (list(column) for column in zip(*known, strict=True))
+            axes.errorbar(at, mean, yerr=sd, color=COLOURS[number], marker="os"[number], capsize=3, ecolor=INK)
+        axes.set_ylabel(label)
+    lower.set_xlabel("threshold ε of the first task")
+    return figure

@@ -1,0 +1,44 @@
+"""The project's own page and pictures say what results/ says; `make report` makes them again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from remnant.report.content import Content, make_content
+from remnant.report.docs import FIGURES, PAGE, docs_figures, docs_page, read_notes
+from remnant.report.figures import digest_of
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+STALE = "is out of date with results/. Run `make report`, and commit what it changed."
+
+
+@pytest.fixture(scope="module")
+def measured() -> Content:
+    return make_content([ROOT / "results"])
+
+
+def test_the_page_of_results_is_current(measured: Content) -> None:
+    assert (DOCS / PAGE).read_text(encoding="utf-8") == docs_page(measured, read_notes(DOCS)), f"docs/{PAGE} {STALE}"
+
+
+def test_its_figures_are_current(measured: Content) -> None:
+    """By the data in them: another release of matplotlib may draw the same data in other bytes."""
+    figures = docs_figures(measured)
+    assert figures
+    for name, drawing in figures.items():
+        svg = (DOCS / FIGURES / f"{name}.svg").read_text(encoding="utf-8")
+        assert digest_of(svg) == drawing.digest, f"docs/{FIGURES}/{name}.svg {STALE}"
+
+
+def test_the_readme_shows_two_of_them(measured: Content) -> None:
+    shown = re.findall(r"\(docs/figures/([^)]+)\.svg\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(shown) == 2
+    assert set(shown) <= set(docs_figures(measured))
+
+
+def test_nothing_in_results_is_damaged(measured: Content) -> None:
+    assert measured.collection.reading.damaged == ()

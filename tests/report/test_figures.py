@@ -1,0 +1,167 @@
+"""Figures: drawn from data alone, the same bytes for the same data, and nothing drawn that was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from made_up import HOSTILE, MLP_RANKS, histogram, run, settings
+
+from remnant.report.capacity import SHAPES, capacities, gpm_max_bytes
+from remnant.report.content import Content, make_content
+from remnant.report.figures import Drawing, Section, digest_of
+from remnant.report.figures.style import MARKERS, look, method_look
+from remnant.report.names import METHODS
+from remnant.report.reading import read_runs
+from remnant.report.variants import collect
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def section(content: Content, name: str) -> Section:
+    return next(found for found in content.sections if found.name == name)
+
+
+def drawing(content: Content, begins: str) -> Drawing:
+    return next(found for name, found in content.drawings.items() if name.startswith(begins))
+
+
+def test_the_issues_figures_are_there(content: Content) -> None:
+    drawn = {found.name for found in content.sections if found.drawings}
+    assert drawn == {"first-task", "trade-off", "ranks", "memory", "epoch-time", "interference"}
+    kinds = {name.split("-")[0] for name in content.drawings}
+    assert {"matrix", "sequence", "loss", "threshold"} <= kinds
+
+
+def test_the_same_data_gives_the_same_bytes(content: Content) -> None:
+    found = drawing(content, "first-task")
+    assert found.render() == found.render()
+
+
+def test_a_file_tells_what_data_it_shows(content: Content) -> None:
+    found = drawing(content, "trade-off")
+    svg, png = found.render()
+    assert png.startswith(b"\x89PNG")
+    assert digest_of(svg) == found.digest
+    other = replace(found, data={"points": [{**p, "la": p["la"] + 0.01} for p in found.data["points"]]})
+    assert other.digest != found.digest
+
+
+@pytest.mark.parametrize("begins", ["trade-off-pmnist", "first-task-pmnist", "memory-pmnist", "threshold-", "ranks-"])
+def test_svg_is_whole_speaks_and_follows_the_page(content: Content, begins: str) -> None:
+    found = drawing(content, begins)
+    svg, _ = found.render()
+    root = ElementTree.fromstring(svg)
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == found.alt
+    assert "currentColor" in svg
+    assert "prefers-color-scheme:dark" in svg
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(set(ids)) == len(ids)
+    assert all(str(name).startswith(found.name) for name in ids)
+    assert not [element for element in root.iter() if element.tag not in {f"{SVG}{t}" for t in TAGS}]
+
+
+TAGS = ("svg", "style", "defs", "g", "path", "use", "text", "clipPath", "rect", "image", "tspan")
+
+
+def test_a_name_is_text_in_a_figure(content: Content) -> None:
+    svg, _ = drawing(content, "first-task-pmnist").render()
+    assert HOSTILE in [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_thresholds_keep_their_digits(content: Content) -> None:
+    svg, _ = drawing(content, "interference-").render()
+    words = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert {"ε = 0.95", "ε = 0.985"} <= set(words)
+
+
+def test_a_sweep_is_what_differs_in_epsilon_alone(tmp_path: Path) -> None:
+    def interference(*overrides: list[str]) -> list[str]:
+        for words in overrides:
+            run(tmp_path, settings("split-cifar100", "gpm", words), 0, drift={"fc2": histogram(1.0)})
+        return [found.name.split("-")[0] for found in section(make_content([tmp_path]), "interference").drawings]
+
+    assert interference(["threshold.start=0.9"]) == []
+    assert interference(["threshold.start=0.95", "lr=0.02"]) == []
+    assert interference(["threshold.start=0.99"]) == ["threshold", "interference"]
+
+
+def test_without_a_sweep_the_command_for_one_is_shown(tmp_path: Path) -> None:
+    (absent,) = section(make_content([tmp_path]), "interference").absent
+    assert absent.command == "remnant sweep split-cifar100 gpm --over threshold.start=0.90,0.95,0.97,0.99"
+
+
+def test_histograms_of_seeds_add_up_where_their_edges_agree(tmp_path: Path) -> None:
+    for eps in (0.9, 0.95):
+        for seed in (0, 1):
+            chosen = settings("split-cifar100", "gpm", [f"threshold.start={eps}"])
+            run(tmp_path, chosen, seed, drift={"fc2": {"edges": [0, 1, 3], "counts": [seed, 2 - seed]}})
+    lines = drawing(make_content([tmp_path]), "interference").data["lines"]
+    assert [line["density"] for line in lines] == [[0.25, 0.375]] * 2  # 1 and 3 of 4, in bins 1 and 2 wide
+
+
+def test_times_of_two_devices_are_not_compared(tmp_path: Path) -> None:
+    run(tmp_path, settings("pmnist", "gpm"), device="A")
+    run(tmp_path, settings("pmnist", "finetune"), device="B")
+    assert section(make_content([tmp_path]), "epoch-time").drawings == ()
+    run(tmp_path, settings("pmnist", "single-task"), device="A", seconds=20.0)
+    (found,) = section(make_content([tmp_path]), "epoch-time").drawings
+    assert [(row["method"], row["value"]) for row in found.data["rows"]] == [("gpm", 0.5), ("single-task", 1.0)]
+    assert found.data["rows"][0]["seconds"] == 10.0 / (3 * 5)  # three tasks of five epochs
+
+
+def test_epochs_cut_short_by_a_rule_are_counted_or_not_guessed(tmp_path: Path) -> None:
+    for method, epochs in (("gpm", 4), ("finetune", 8), ("single-task", 0)):
+        run(tmp_path, settings("split-cifar100", method), epochs=epochs)
+    (found,) = section(make_content([tmp_path]), "epoch-time").drawings
+    assert [(row["method"], row["seconds"]) for row in found.data["rows"]] == [("gpm", 2.5), ("finetune", 1.25)]
+
+
+def test_memory_is_relative_to_gpm_max_and_nothing_is_nothing(content: Content) -> None:
+    rows = {row["method"]: row["value"] for row in drawing(content, "memory-pmnist").data["rows"]}
+    assert rows["gpm"] == pytest.approx(800_000 / (4 * (784**2 + 2 * 100**2)))
+    assert rows["finetune"] == 0.0
+
+
+def test_capacities_are_the_papers(tmp_path: Path) -> None:
+    for benchmark in ("pmnist", "split-cifar100", "five-datasets", "cifar100-superclass", "split-miniimagenet"):
+        run(tmp_path, settings(benchmark, "gpm"))
+    found = {v.benchmark: v for v in collect(read_runs([tmp_path])).variants}
+    assert list(capacities(found["pmnist"]).values()) == [784, 100, 100]
+    assert list(capacities(found["split-cifar100"]).values()) == [48, 576, 512, 1024, 2048]
+    for benchmark in ("five-datasets", "split-miniimagenet"):
+        assert round((gpm_max_bytes(found[benchmark]) or 0) / 4e6, 2) == 8.98
+
+
+def test_shapes_are_those_of_the_streams() -> None:
+    from remnant.data import BENCHMARKS, load_stream
+
+    assert set(SHAPES) == set(BENCHMARKS)
+    for name in ("permuted-digits", "digits-incremental"):
+        stream = load_stream(name)
+        assert SHAPES[name] == (stream.input_shape, stream.head == "single")
+
+
+def test_ranks_of_a_stream_nobody_knows_are_not_drawn_against_a_guess(tmp_path: Path) -> None:
+    run(tmp_path, settings("my/own.py:stream", "gpm"), ranks=MLP_RANKS)
+    content = make_content([tmp_path])
+    assert section(content, "ranks").drawings == ()
+    assert drawing(content, "matrix").data["rows"][0]
+
+
+def test_no_two_methods_look_alike() -> None:
+    looks = {method: method_look(method)[:2] for method in METHODS}
+    assert len(set(looks.values())) == len(looks)
+    assert len({look(number)[:2] for number in range(77)}) == 77
+    assert len(MARKERS) == 11
+
+
+def test_a_matrix_learnt_at_once_has_one_row(tmp_path: Path) -> None:
+    from remnant.evaluation import AccuracyMatrix
+
+    folder = run(tmp_path, settings("pmnist", "multitask"), 0, (0.9, 0.9))
+    (folder / "accuracy.csv").write_text(AccuracyMatrix(2, [[float("nan")], [0.9, 0.9]]).to_csv())
+    assert drawing(make_content([tmp_path]), "matrix").data["rows"] == [[None], [90.0, 90.0]]

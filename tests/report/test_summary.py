@@ -1,0 +1,58 @@
+"""Who wins, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from made_up import run, settings
+
+from remnant.report.content import make_content
+from remnant.report.summary import Card
+
+
+def card(root: Path) -> Card:
+    (found,) = make_content([root]).cards
+    return found
+
+
+def two(root: Path, ours: list[float], theirs: list[float]) -> Card:
+    for method, accs in (("gpm", ours), ("finetune", theirs)):
+        for seed, acc in enumerate(accs):
+            run(root, settings("pmnist", method), seed, (acc, acc))
+    return card(root)
+
+
+def test_a_clear_lead_is_settled(tmp_path: Path) -> None:
+    found = two(tmp_path, [0.94, 0.95, 0.93], [0.60, 0.61, 0.62])
+    assert (found.winner, found.acc) == ("GPM", "94.00 ± 1.00 %")
+    assert found.margin == "33.00 points ahead of Fine-tuning (61.00 ± 1.00 %)."
+    assert found.sure.startswith("Settled: the 95 % interval of the difference is 30.7")
+
+
+def test_a_lead_within_the_noise_is_not(tmp_path: Path) -> None:
+    found = two(tmp_path, [0.94, 0.90, 0.92], [0.93, 0.91, 0.90])
+    assert found.sure.startswith("Not settled: the 95 % interval of the difference is −")
+
+
+def test_one_seed_cannot_say(tmp_path: Path) -> None:
+    assert two(tmp_path, [0.94], [0.60, 0.61]).sure == "One seed: cannot say how sure."
+
+
+def test_joint_training_bounds_and_does_not_win(tmp_path: Path) -> None:
+    run(tmp_path, settings("pmnist", "gpm"), 0, (0.90, 0.90))
+    run(tmp_path, settings("pmnist", "multitask"), 0, (0.97, 0.97))
+    found = card(tmp_path)
+    assert (found.winner, found.bound) == ("GPM", "Joint training: 97.00 %")
+
+
+def test_the_papers_number_stands_beside_the_recipes_settings_only(tmp_path: Path) -> None:
+    run(tmp_path, settings("pmnist", "gpm", ["training.epochs=1"]), 0, (0.90, 0.90))
+    assert card(tmp_path).paper == "Settings: training.epochs=1."
+    run(tmp_path, settings("pmnist", "gpm"), 0, (0.80, 0.80))
+    assert card(tmp_path).paper == "Paper: 93.91 ± 0.16 %; ours is worse."
+
+
+def test_only_unfinished_runs_win_nothing(tmp_path: Path) -> None:
+    run(tmp_path, settings("pmnist", "gpm"), finished=False)
+    found = card(tmp_path)
+    assert (found.winner, found.margin) == ("", "No finished run yet (1 unfinished).")
