@@ -100,6 +100,8 @@ class Run:
         name = shape.pop("name")
         try:
             network = build(name, input_shape=stream.input_shape, classes=classes, seed=self.seed, **shape)
+            if self.device.type == "cuda":
+                network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
             method = METHODS[settings.method](network.to(self.device), **settings.options)
         except ValueError as error:  # settings that are good by themselves, but not for each other
             raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error

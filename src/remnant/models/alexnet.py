@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from remnant.models.activation import ReluDropout
 from remnant.models.geometry import image_shape, output_size
 from remnant.models.network import Network
 from remnant.models.norm import Norm, norm_1d, norm_2d
@@ -43,13 +43,12 @@ class AlexNet(Network):
         self.norm2 = norm_2d(2 * width, norm)
         self.conv3 = nn.Conv2d(2 * width, 4 * width, 2, bias=bias)
         self.norm3 = norm_2d(4 * width, norm)
-        self.pool = nn.MaxPool2d(2)
-        self.drop_early = nn.Dropout(early)
-        self.drop_late = nn.Dropout(late)
+        self.early = ReluDropout(early, pool=True)
+        self.middle = ReluDropout(late, pool=True)
+        self.late = ReluDropout(late)
 
-        height, breadth = output_size(
-            "AlexNet", image, [self.conv1, self.pool, self.conv2, self.pool, self.conv3, self.pool]
-        )
+        pool = nn.MaxPool2d(2)
+        height, breadth = output_size("AlexNet", image, [self.conv1, pool, self.conv2, pool, self.conv3, pool])
         self.fc1 = nn.Linear(4 * width * height * breadth, units, bias=bias)
         self.norm4 = norm_1d(units, norm)
         self.fc2 = nn.Linear(units, units, bias=bias)
@@ -57,11 +56,11 @@ class AlexNet(Network):
         self.attach_heads(units, bias=bias)
 
     def features(self, x: Tensor) -> Tensor:
-        x = self.pool(self.drop_early(F.relu(self.norm1(self.conv1(x)))))
-        x = self.pool(self.drop_early(F.relu(self.norm2(self.conv2(x)))))
-        x = self.pool(self.drop_late(F.relu(self.norm3(self.conv3(x)))))
-        x = self.drop_late(F.relu(self.norm4(self.fc1(x.flatten(1)))))
-        x = self.drop_late(F.relu(self.norm5(self.fc2(x))))
+        x = self.early(self.norm1(self.conv1(x)))
+        x = self.early(self.norm2(self.conv2(x)))
+        x = self.middle(self.norm3(self.conv3(x)))
+        x = self.late(self.norm4(self.fc1(x.flatten(1))))
+        x = self.late(self.norm5(self.fc2(x)))
         return x
 
     def wiring(self) -> list[Units]:

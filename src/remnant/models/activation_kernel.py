@@ -1,0 +1,64 @@
+"""ReLU, dropout and 2×2 max-pooling in one pass over memory, forth and back. Channels lie last.
+
+Of each window, or each value, one byte is kept: which of its values went on (0 to 3), or that none did (NONE).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+NONE: tl.constexpr = tl.constexpr(4)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _shown(x, chance, keep):  # type: ignore[no-untyped-def]
+    """max(x, 0) where the draw keeps it; what is no number stays none."""
+    return tl.where((chance < keep) & (x > 0), x, tl.where(x == x, 0.0, x))
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def pooled_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, C, H, W, OH, OW, keep, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    out = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = out < size
+    channel, j, i, n = out % C, out // C % OW, out // (C * OW) % OH, out // (C * OW * OH)
+    corner = x_ptr + ((n * H + 2 * i) * W + 2 * j) * C + channel
+    r0, r1, r2, r3 = tl.rand4x(tl.load(seed_ptr), out)
+    best = _shown(tl.load(corner, mask=there, other=0.0), r0, keep)
+    which = tl.zeros((BLOCK,), tl.int32)
+    for k in tl.static_range(1, 4):
+        at = corner + ((k // 2) * W + k % 2) * C
+        value = _shown(tl.load(at, mask=there, other=0.0), r1 if k == 1 else (r2 if k == 2 else r3), keep)
+        better = (value > best) | (value != value)
+        best = tl.where(better, value, best)
+        which = tl.where(better, k, which)
+    tl.store(y_ptr + out, best / keep, mask=there)
+    tl.store(kept_ptr + out, tl.where(best > 0, which, NONE).to(tl.uint8), mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def pooled_backward(dy_ptr, kept_ptr, dx_ptr, size, C, H, W, OH, OW, keep, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < size
+    channel, j, i, n = at % C, at // C % W, at // (C * W) % H, at // (C * W * H)
+    window = ((n * OH + i // 2) * OW + j // 2) * C + channel
+    inside = there & (i // 2 < OH) & (j // 2 < OW)  # an odd last row or column is in no window
+    mine = inside & (tl.load(kept_ptr + window, mask=inside, other=NONE) == (i % 2) * 2 + j % 2)
+    tl.store(dx_ptr + at, tl.load(dy_ptr + window, mask=mine, other=0.0) / keep, mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def plain_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, keep, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < size
+    y = _shown(tl.load(x_ptr + at, mask=there, other=0.0), tl.rand(tl.load(seed_ptr), at), keep)
+    tl.store(y_ptr + at, y / keep, mask=there)
+    tl.store(kept_ptr + at, tl.where(y > 0, 0, NONE).to(tl.uint8), mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def plain_backward(dy_ptr, kept_ptr, dx_ptr, size, keep, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < size
+    mine = there & (tl.load(kept_ptr + at, mask=there, other=NONE) != NONE)
+    tl.store(dx_ptr + at, tl.load(dy_ptr + at, mask=mine, other=0.0) / keep, mask=there)
