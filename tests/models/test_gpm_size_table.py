@@ -4,6 +4,7 @@ import pytest
 from torch import nn
 
 from remnant.models import Network, build
+from remnant.models.activation import ReluDropout
 
 TABLE = {
     "mlp": ([784, 100, 100], 0.63),
@@ -94,7 +95,7 @@ def test_bias_units_in_every_layer_if_asked_for(name):
 def test_alexnets_dropout_is_a_fifth_in_the_first_two_layers_and_half_in_the_rest():
     network = paper_network("alexnet").train()
     rates: list[float] = []
-    for dropout in (m for m in network.modules() if isinstance(m, nn.Dropout)):
-        dropout.register_forward_hook(lambda module, *_: rates.append(module.p))
+    for dropout in (m for m in network.modules() if isinstance(m, ReluDropout)):
+        dropout.register_forward_hook(lambda module, *_: rates.append(module.rate))
     network(network.example.expand(2, -1, -1, -1), 0)
     assert rates == [0.2, 0.2, 0.5, 0.5, 0.5]
