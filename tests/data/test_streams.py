@@ -70,6 +70,7 @@ def test_the_built_in_streams_are_those_promised() -> None:
         (lambda: load_stream("split-cifar100", sizes=[60, 60]), "ask for 120 classes"),
         (lambda: load_stream("split-cifar100", sizes=[1, 50]), "sizes=1"),
         (lambda: load_stream("split-cifar100", class_order="random"), "natural or shuffled"),
+        (lambda: load_stream("pmnist", pixels="raw"), "It can be normalised or unit"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(
@@ -123,6 +124,14 @@ def test_train_valid_and_test_of_a_task_share_its_permutation(fake_sets: Callabl
     task = load_stream("pmnist", seed=0)[3]
     assert torch.equal(torch.cat([task.valid.x, task.train.x]), task.test.x)  # valid: the first tenth, unshuffled
     assert torch.equal(torch.cat([task.valid.y, task.train.y]), torch.arange(30) % 10)
+
+
+def test_unit_pixels_are_the_same_images_between_0_and_1(fake_sets: Callable[..., object]) -> None:
+    fake_sets(mnist=digits_like(30))
+    as_a_rule, unit = load_stream("pmnist", seed=0)[1], load_stream("pmnist", seed=0, pixels="unit")[1]
+    assert 0 <= float(unit.test.x.min()) < 0.1
+    assert 0.9 < float(unit.test.x.max()) <= 1
+    assert torch.allclose((unit.train.x - 0.1307) / 0.3081, as_a_rule.train.x, atol=1e-5)
 
 
 @pytest.mark.parametrize("degrees", [0.0, 90.0, 180.0, 270.0])

@@ -105,6 +105,8 @@ def pieces(vector: Tensor, net: Network) -> list[Tensor]:
 
 
 def test_settings_are_checked() -> None:
+    assert resolve("pmnist", "agem").stream["pixels"] == "unit"  # and GPM's are normalised
+    assert "pixels" not in resolve("pmnist", "gpm").stream
     assert resolve("pmnist", "agem").options == {"lr": 0.1, "memory": 1000, "memory_batch": 256}
     for wrong in ("memory=0", "memory_batch=0"):
         with pytest.raises(SettingsError, match="takes a whole number"):

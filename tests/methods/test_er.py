@@ -108,6 +108,8 @@ def test_a_norm_by_the_batch_sees_the_joined_batch() -> None:
 
 
 def test_settings_are_checked() -> None:
+    assert resolve("pmnist", "er").stream["pixels"] == "unit"  # and GPM's are normalised
+    assert "pixels" not in resolve("pmnist", "gpm").stream
     assert resolve("pmnist", "er").options == {"lr": 0.1, "memory": 1000}
     for wrong in ("memory=0", "memory=1.5"):
         with pytest.raises(SettingsError, match="memory takes a whole number"):

@@ -169,6 +169,8 @@ def test_twenty_tasks() -> None:
 
 
 def test_settings_are_checked() -> None:
+    assert resolve("pmnist", "gem").stream["pixels"] == "unit"  # and GPM's are normalised
+    assert "pixels" not in resolve("pmnist", "gpm").stream
     assert resolve("pmnist", "gem").options == {"lr": 0.1, "memory": 1000, "memory_strength": 0.5}
     for wrong in ("memory=0", "memory_strength=-0.5"):
         with pytest.raises(SettingsError, match="takes a"):

@@ -70,6 +70,18 @@ def test_a_batch_offered_at_once_is_as_one_by_one(size: int, batches: list[int],
     assert int(fast.offered) == first
 
 
+@given(st.integers(1, 12), st.integers(0, 40), st.integers(1, 60))
+def test_no_place_is_written_twice_in_a_batch(size: int, offered: int, batch: int) -> None:
+    """A GPU would write two in any order, and could leave an example with another's label."""
+    reservoir = Reservoir(size, torch.zeros(2))
+    reservoir.offered += offered
+    place = reservoir.places(batch)
+    assert int(place.min()) >= 0
+    assert int(place.max()) <= size
+    kept = place[place < size]
+    assert len(kept.unique()) == len(kept)
+
+
 @pytest.mark.parametrize(("size", "offered", "batch"), [(20, 100, 10), (7, 50, 50), (30, 61, 8)])
 def test_every_example_ever_offered_is_kept_with_the_same_probability(size: int, offered: int, batch: int) -> None:
     trials = 600

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import number, share, whole
+from .checks import number, one_of, share, whole
 from .pixels import normalise, split_of
 from .registry import benchmark
 from .seeding import first_out, generator
@@ -15,13 +16,18 @@ from .store import load_dataset
 from .stream import Stream, Task
 
 Move = Callable[[Tensor], Tensor]  # bytes N×1×H×W → float or bytes N×1×H×W
+Pixels = Literal["normalised", "unit"]
 MNIST_STATS = (0.1307,), (0.3081,)
 
 
 @benchmark("pmnist", "mnist")
-def pmnist(seed: int, *, tasks: int = 10, valid: float = 0.1) -> Stream:
-    """Permuted MNIST: every task is MNIST under its own random permutation of the pixels (the first task too)."""
-    return _permuted("mnist", seed, tasks, valid, *MNIST_STATS)
+def pmnist(seed: int, *, tasks: int = 10, valid: float = 0.1, pixels: Pixels = "normalised") -> Stream:
+    """Permuted MNIST: every task is MNIST under its own random permutation of the pixels (the first task too).
+
+    Pixels are normalised to mean 0 and deviation 1 as a rule; `unit` ones lie between 0 and 1.
+    """
+    unit = one_of("pixels", pixels, get_args(Pixels)) == "unit"
+    return _permuted("mnist", seed, tasks, valid, *(((0.0,), (1.0,)) if unit else MNIST_STATS))
 
 
 @benchmark("permuted-fashion", "fashion_mnist")

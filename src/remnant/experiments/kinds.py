@@ -119,6 +119,13 @@ def per_layer(kind: Kind) -> Kind:
     return Kind(f'a table {{"conv1" = …, "*" = …}} of layer patterns with for each {kind.words}', read)
 
 
+def each_layer(kind: Kind) -> Kind:
+    def read(value: Any) -> dict[str, Any]:
+        return dict(per_layer(kind).read(value if isinstance(value, dict) else {"*": value}))
+
+    return Kind(f'{kind.words}, or a table {{"conv1" = …, "*" = …}} of them by layer pattern', read)
+
+
 def anything() -> Kind:
     """Whatever a settings file can hold: for options only their owner knows."""
 

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any, NamedTuple, get_type_hints
 
-from remnant.experiments.kinds import Kind, annotated, anything, choice, like, number, per_layer, threshold, whole
+from remnant.experiments.kinds import (
+    Kind,
+    annotated,
+    anything,
+    choice,
+    each_layer,
+    like,
+    number,
+    per_layer,
+    threshold,
+    whole,
+)
 from remnant.experiments.recipe_file import Recipe, is_own_stream
 from remnant.memory.subspace import RANK_RULES
 
@@ -41,9 +52,12 @@ OPTIONS: dict[str, Kind] = {
     "memory_strength": number(0, 100),
     "strength": number(0, 1e9),
     "fisher_batch": whole(1),
+    "alpha_start": each_layer(number(0, 1e9, above=True)),
+    "alpha_decay": each_layer(number(0, 1, above=True)),
     "s_max": number(1, 1e6),
     "sparsity": number(0, 1e3),
 }
+PER_LAYER = {"layer_samples", "alpha_start", "alpha_decay"}  # tables by pattern of layer names
 
 # Bounds of the numbers in the signatures of streams and networks, which only give types.
 BOUNDS: dict[str, Kind] = {

@@ -14,6 +14,7 @@ from remnant.experiments.kinds import SettingsError
 
 FALLBACK = "default"  # the recipe of streams that have none of their own
 PROTOCOLS = ("paper", "sane")
+SECTIONS = ("stream", "network", "training")
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,11 @@ class Recipe:
     training: dict[str, Any]
     methods: dict[str, dict[str, Any]]
     paper: dict[str, PaperResult]
-    own_training: dict[str, dict[str, Any]]  # where a method trains otherwise than the rest: [methods.NAME.training]
+    own: dict[str, dict[str, dict[str, Any]]]  # where a method differs from the rest: [methods.NAME.training]
 
-    def training_of(self, method: str) -> dict[str, Any]:
-        return {**self.training, **self.own_training.get(method, {})}
+    def section(self, name: str, method: str) -> dict[str, Any]:
+        """The stream, network or training of a method."""
+        return {**getattr(self, name), **self.own.get(method, {}).get(name, {})}
 
 
 def recipe_names() -> list[str]:
@@ -83,16 +85,16 @@ def _read(file: str, benchmark: str, protocol: str) -> Recipe:
     if protocol == "sane":
         content = _changed(content, changes)
     paper = {m: PaperResult.read(numbers, f"{file}.toml, paper.{m}") for m, numbers in content.pop("paper", {}).items()}
-    own_training = {
-        name: options.pop("training") for name, options in content["methods"].items() if "training" in options
+    own = {
+        method: {section: options.pop(section) for section in SECTIONS if section in options}
+        for method, options in content["methods"].items()
     }
-    return Recipe(benchmark, **content, paper=paper, own_training=own_training)
+    return Recipe(benchmark, **content, paper=paper, own=own)
 
 
 def _changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`content` with `changes` in it: sections go together, and what is inside a setting is replaced whole."""
-    sections = ("stream", "network", "training")
-    together = {name: {**content[name], **changes.get(name, {})} for name in sections}
+    together = {name: {**content[name], **changes.get(name, {})} for name in SECTIONS}
     methods = {name: {**own, **changes.get("methods", {}).get(name, {})} for name, own in content["methods"].items()}
     return {**content, **together, "methods": methods}
 

@@ -16,7 +16,7 @@ from remnant.data.errors import did_you_mean
 from remnant.experiments import known
 from remnant.experiments.kinds import THRESHOLD_FORMS, SettingsError
 from remnant.experiments.known import Known
-from remnant.experiments.recipe_file import FALLBACK, PaperResult, Recipe, is_own_stream, recipe, recipe_names
+from remnant.experiments.recipe_file import FALLBACK, SECTIONS, PaperResult, Recipe, is_own_stream, recipe, recipe_names
 
 __all__ = [
     "PaperResult",
@@ -30,8 +30,6 @@ __all__ = [
     "recipe_names",
     "resolve",
 ]
-
-SECTIONS = ("stream", "network", "training")
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,14 @@ class Settings:
     options: dict[str, Any]  # the method's own
 
     def __post_init__(self) -> None:
-        # The memory takes the first pattern that matches. Order is easily lost (sorted JSON, a merge): the special
+        # Of patterns of layer names the first that matches counts. Order is easily lost (sorted JSON, a merge): the special
         # pattern always goes before the general.
         options = dict(self.options)
-        threshold, samples = options.get("threshold"), options.get("layer_samples")
+        threshold = options.get("threshold")
         if isinstance(threshold, dict) and "layers" in threshold:
             options["threshold"] = {"layers": dict(sorted(threshold["layers"].items(), key=_most_special_first))}
-        if isinstance(samples, dict):
-            options["layer_samples"] = dict(sorted(samples.items(), key=_most_special_first))
+        for name in known.PER_LAYER & options.keys():
+            options[name] = dict(sorted(options[name].items(), key=_most_special_first))
         object.__setattr__(self, "options", options)
 
     def stream_options(self, seed: int) -> dict[str, Any]:
@@ -135,15 +133,14 @@ class _Draft:
         self.base, self.method, self.protocol = base, method, protocol
         self.values: dict[str, dict[str, Any]] = {
             "options": deepcopy(base.methods[method]),
-            **{section: deepcopy(getattr(base, section)) for section in SECTIONS},
-            "training": base.training_of(method),
+            **{section: deepcopy(base.section(section, method)) for section in SECTIONS},
         }
         stream = known.stream_settings(base.benchmark)
         self.any_stream_option = stream is None
         self.known: dict[str, dict[str, Known]] = {
             "options": known.method_settings(base, method),
             "training": known.TRAINING,
-            "network": known.network_settings(base.network["name"]),
+            "network": known.network_settings(self.values["network"]["name"]),
             "stream": stream or {},
         }
         for section, values in self.values.items():
@@ -217,7 +214,7 @@ class _Draft:
 
     def _check(self, section: str, name: str, label: str) -> None:
         kind, default = self._known(section, name, label)
-        values, stated = self.values[section], getattr(self.base, section, {})
+        values, stated = self.values[section], self.base.section(section, self.method) if section in SECTIONS else {}
         if kind.optional and values[name] == "none":
             # Without one of its numbers there is no early stopping.
             for gone in known.EARLY_STOPPING if name in known.EARLY_STOPPING else (name,):

@@ -52,16 +52,19 @@ class Reservoir:
         self.offered = torch.zeros((), dtype=torch.int64, device=example.device)
 
     def offer(self, x: Tensor, labels: Tensor) -> None:
-        count = len(labels)
-        number = torch.arange(1, count + 1, device=x.device) + self.offered
-        chance = torch.rand(count, dtype=torch.float64, device=x.device)  # float32 has no room for millions of places
-        place = torch.where(number > self.size, (chance * number).long(), number - 1).clamp(max=self.size)
-        # Where two of a batch have the same place the later stays. It must be the only one written: a GPU's order is its own.
-        replaced = (place[:, None] == place).triu(1).any(1)
-        place = place.masked_fill(replaced, self.size)
+        place = self.places(len(labels))
         self.x.index_copy_(0, place, x)
         self.labels.index_copy_(0, place, labels)
-        self.offered += count
+        self.offered += len(labels)
+
+    def places(self, count: int) -> Tensor:
+        """Where the next `count` examples go; `size`, the row too many, where one is not kept."""
+        number = torch.arange(1, count + 1, device=self.offered.device) + self.offered
+        chance = torch.rand(count, dtype=torch.float64, device=number.device)  # float32 has no room for millions
+        place = torch.where(number > self.size, (chance * number).long(), number - 1).clamp(max=self.size)
+        # Of two with the same place the later stays. It must be the only one written: a GPU writes in no order.
+        replaced = (place[:, None] == place).triu(1).any(1)
+        return place.masked_fill(replaced, self.size)
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """`count` examples, each any of those kept; blank ones without a label while there are none."""
