@@ -47,7 +47,7 @@ def test_joint_training_bounds_and_does_not_win(tmp_path: Path) -> None:
 
 def test_the_papers_number_stands_beside_the_recipes_settings_only(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm", ["training.epochs=1"]), 0, (0.90, 0.90))
-    assert card(tmp_path).paper == "Settings: training.epochs=1."
+    assert card(tmp_path).paper == "With training.epochs=1."
     run(tmp_path, settings("pmnist", "gpm"), 0, (0.80, 0.80))
     assert card(tmp_path).paper == "Paper: 93.91 ± 0.16 %; ours is worse."
 

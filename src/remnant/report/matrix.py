@@ -62,7 +62,7 @@ def _cell(collection: Collection, wanted: dict[str, list[str]], benchmark: str, 
     notes = [f"{len(variant.runs)} seeds" if len(variant.runs) > 1 else "one seed"]
     notes += [f"{len(variant.unfinished)} unfinished"] * bool(variant.unfinished)
     notes += [] if variant.as_in_recipe else [variant.label]
-    notes += [f"and {others} other settings"] * bool(others)
+    notes += [f"{others} more with other settings"] * bool(others)
     best = _best(collection, benchmark) == method
     spoken = f"{name}: ACC {acc} per cent" + (f", BWT {bwt}" if bwt else "") + f", {', '.join(notes)}"
     return MatrixCell(acc, link, bwt, ", ".join(notes), best, spoken + (", the best here" if best else ""))

@@ -43,6 +43,12 @@ def method_title(name: str) -> str:
     return METHODS.get(name, name)
 
 
+def short_title(name: str) -> str:
+    """For figures, where a long name would leave no room for what it names."""
+    title = method_title(name)
+    return title if len(title) <= 18 else f"{title[:17]}…"
+
+
 def benchmark_title(name: str) -> str:
     return BENCHMARKS.get(name, name)
 

@@ -83,7 +83,7 @@ def _lead(best: Variant, second: Variant | None) -> tuple[str, str]:
 def _against_paper(variant: Variant) -> str:
     """The paper's figure is for the recipe's settings: beside others it would mislead."""
     if not variant.as_in_recipe:
-        return f"Settings: {variant.label}."
+        return f"With {variant.label}."
     try:
         paper = recipe(variant.benchmark).paper.get(variant.method)
     except SettingsError:

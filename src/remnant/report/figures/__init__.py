@@ -66,14 +66,16 @@ def sections(collection: Collection) -> list[Section]:
         Section(
             "memory",
             "Memory",
-            "What a method keeps from one task to the next, relative to GPM_max, the network itself aside.",
+            "What a method keeps from one task to the next, the network itself aside. GPM_max holds every direction of every "
+            "layer. Our GPM keeps a basis or its complement, whichever is smaller; the paper's shares count bases.",
             tuple(each(memory)),
             _absent(collection, "memory"),
         ),
         Section(
             "epoch-time",
             "Time of an epoch",
-            "Relative to the slowest method, where two or more ran on the same device.",
+            "Relative to the slowest method, where two or more ran on the same device. Wall-clock time of runs that may have "
+            "shared it with others.",
             tuple(times),
             () if times else (_time_absent(),),
         ),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from .style import FAINT, INK, canvas, method_look
 
@@ -15,29 +16,36 @@ TOO_FAR = 30.0  # the largest may be so many times the smallest before the axis 
 def bars(
     rows: Sequence[Mapping[str, Any]], label: str, *, reference: float, paper: Mapping[str, float | None] | None = None
 ) -> Figure:
-    figure, axes = canvas(5.2, 0.9 + 0.36 * len(rows))
+    figure, axes = canvas(height=0.9 + 0.36 * len(rows))
     values = [row["value"] for row in rows]
     positive = [value for value in values if value > 0]
     marks = {method: value for method, value in (paper or {}).items() if value is not None}
-    far = max(positive) / min(positive) > TOO_FAR
     for at, row in enumerate(rows):
         look = method_look(row["method"])
         axes.barh(at, row["value"], height=0.62, color=look.colour, edgecolor=INK, linewidth=0.6)
-        words = f"{row['value']:.2f}" if row["value"] else "keeps nothing"
-        axes.annotate(words, (row["value"], at), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+        words = _short(row["value"]) if row["value"] else "keeps nothing"
+        axes.annotate(words, (row["value"], at), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9.5)
         if row["method"] in marks:
-            mark = (marks[row["method"]], at)
-            axes.plot(*mark, marker="D", color="none", markeredgecolor=INK, markersize=7, linestyle="none")
-            axes.annotate("paper", mark, xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
+            axes.plot(
+                marks[row["method"]], at, marker="D", color="none", markeredgecolor=INK, markersize=7, linestyle="none"
+            )
     axes.axvline(reference, color=FAINT, linestyle=(0, (4, 3)), linewidth=1)
     axes.set_yticks(range(len(rows)), [row["title"] for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    if far:
+    if max(positive) / min(positive) > TOO_FAR:
         axes.set_xscale("log")
-        axes.set_xlim(min(positive) / 2, max([*positive, reference]) * 4)
+        axes.set_xlim(min(positive) / 3, max([*positive, reference]) * 8)
+        axes.xaxis.set_major_locator(LogLocator(numticks=6))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.set_xlim(0, max([*values, *marks.values(), reference]) * 1.22)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(label)
+    axes.set_xlabel(f"{label} (◇ paper)" if marks else label)
     return figure
+
+
+def _short(value: float) -> str:
+    """Two digits at least, and no more than say something."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"

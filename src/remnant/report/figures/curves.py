@@ -94,5 +94,5 @@ def draw(data: Mapping[str, Any]) -> Figure:
     axes.set_xlabel(data["x"])
     axes.set_ylabel(data["y"])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend_below(figure, axes, columns=5)
+    legend_below(figure, axes)
     return figure

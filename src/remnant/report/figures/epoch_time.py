@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from remnant.experiments.place import folder_name
 
-from ..names import benchmark_title, method_title, ordered_methods
+from ..names import benchmark_title, ordered_methods, short_title
 from ..reading import Run
 from ..spread import Spread
 from ..variants import Collection, Variant
@@ -50,7 +50,7 @@ def _planned(run: Run) -> int:
 def _drawing(benchmark: str, device: str, times: Mapping[str, float]) -> Drawing:
     slowest = max(times.values())
     rows = [
-        {"method": method, "title": method_title(method), "value": times[method] / slowest, "seconds": times[method]}
+        {"method": method, "title": short_title(method), "value": times[method] / slowest, "seconds": times[method]}
         for method in ordered_methods(times)
     ]
     words = ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
@@ -60,7 +60,6 @@ def _drawing(benchmark: str, device: str, times: Mapping[str, float]) -> Drawing
         f"Training time of an epoch on {device} relative to the slowest method, {slowest:.2f} s: {words}.",
         {"rows": rows},
         draw,
-        "Wall-clock time of a run that may have shared its device with others.",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..names import benchmark_title, method_title, ordered_methods
+from ..names import benchmark_title, ordered_methods, short_title
 from ..spread import Spread
 from ..variants import Collection, Variant
 from .drawing import Drawing
@@ -37,7 +37,7 @@ def _line(variant: Variant) -> dict[str, Any]:
     spreads = [Spread.of([None if isnan(x) else 100 * x for x in after]) for after in zip(*columns, strict=False)]
     return {
         "method": variant.method,
-        "title": method_title(variant.method),
+        "title": short_title(variant.method),
         "mean": [spread.mean for spread in spreads],
         "sd": [spread.sd for spread in spreads],
     }
@@ -56,7 +56,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
         ]
         at, mean, sd = (list(column) for column in zip(*points, strict=True))
         axes.plot(at, mean, color=look.colour, marker=look.marker, linestyle=look.dash, label=line["title"])
-        low, high = ([m + sign * s for m, s in zip(mean, sd, strict=True)] for sign in (-1, 1))
+        low, high = ([min(max(m + sign * s, 0), 100) for m, s in zip(mean, sd, strict=True)] for sign in (-1, 1))
         axes.fill_between(at, low, high, color=look.colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("tasks learnt")
     axes.set_ylabel("accuracy on task 1, %")

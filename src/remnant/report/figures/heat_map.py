@@ -57,7 +57,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
     rows = data["rows"]
     tasks = len(rows)
     low, high = data["scale"]
-    side = min(5.2, 2.2 + 0.32 * tasks)
+    side = min(4.8, 2.2 + 0.32 * tasks)
     figure, axes = canvas(side, side)
     colours = colormaps["cividis"]
     for t, row in enumerate(rows):

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..capacity import gpm_max_bytes
-from ..names import benchmark_title, method_title, ordered_methods
+from ..names import benchmark_title, ordered_methods, short_title
 from ..variants import Collection
 from .bars import bars
 from .drawing import Drawing
@@ -24,7 +24,7 @@ def memory(collection: Collection, benchmark: str) -> Drawing | None:
         whole = gpm_max_bytes(found[method])
         kept = found[method].memory_bytes.mean
         if whole and kept is not None:
-            rows.append({"method": method, "title": method_title(method), "value": kept / whole, "bytes": kept})
+            rows.append({"method": method, "title": short_title(method), "value": kept / whole, "bytes": kept})
     if not rows or not any(row["value"] for row in rows):
         return None
     words = ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
@@ -35,8 +35,6 @@ def memory(collection: Collection, benchmark: str) -> Drawing | None:
         f"Memory kept between tasks relative to GPM_max on {benchmark_title(benchmark)}: {words}.{paper}",
         {"rows": rows, "paper": PAPER.get(benchmark)},
         draw,
-        "GPM_max holds every direction of every layer. Our GPM keeps a basis or its complement, whichever is smaller, so it "
-        "stays below the paper's share, which counts bases.",
     )
 
 

@@ -77,5 +77,5 @@ def draw(data: Mapping[str, Any]) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("tasks learnt")
     axes.set_ylabel("rank k, % of capacity n")
-    legend_below(figure, axes, columns=2 if len(layers) > MOST else 3)
+    legend_below(figure, axes)
     return figure

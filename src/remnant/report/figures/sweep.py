@@ -108,12 +108,12 @@ def histograms(data: Mapping[str, Any]) -> Figure:
         )
     axes.set_xlabel("interference activation ΔW·x of task 1")
     axes.set_ylabel("density")
-    legend_below(figure, axes, columns=4)
+    legend_below(figure, axes)
     return figure
 
 
 def effect(data: Mapping[str, Any]) -> Figure:
-    figure = Figure(figsize=(5.2, 3.5), layout="constrained")
+    figure = Figure(figsize=(4.8, 3.5), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     eps = [point["eps"] for point in data["points"]]
     for axes, name, label, number in ((upper, "acc", "ACC, %", 0), (lower, "bwt", "BWT, points", 1)):
@@ -126,5 +126,6 @@ def effect(data: Mapping[str, Any]) -> Figure:
             at, mean, sd = (list(column) for column in zip(*known, strict=True))
             axes.errorbar(at, mean, yerr=sd, color=COLOURS[number], marker="os"[number], capsize=3, ecolor=INK)
         axes.set_ylabel(label)
+    lower.set_xticks(eps, [f"{value:g}" for value in eps])
     lower.set_xlabel("threshold ε of the first task")
     return figure

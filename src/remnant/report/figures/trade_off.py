@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from ..names import benchmark_title, method_title, ordered_methods
+from ..names import benchmark_title, ordered_methods, short_title
 from ..variants import Collection
 from .drawing import Drawing
 from .style import FAINT, INK, canvas, legend_below, method_look
@@ -19,7 +20,7 @@ def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
     for method in ordered_methods(found):
         la, bwt = found[method].learning_accuracy, found[method].bwt
         if la.mean is not None and bwt.mean is not None:
-            point = {"method": method, "title": method_title(method), "la": la.mean, "la_sd": la.sd or 0.0}
+            point = {"method": method, "title": short_title(method), "la": la.mean, "la_sd": la.sd or 0.0}
             points.append({**point, "bwt": 100 * bwt.mean, "bwt_sd": 100 * (bwt.sd or 0.0)})
     if not points:
         return None
@@ -54,7 +55,8 @@ def draw(data: Mapping[str, Any]) -> Figure:
         )
     axes.axhline(0, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
     axes.margins(0.15)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlabel("learning accuracy, % (right: learns more)")
     axes.set_ylabel("BWT, points (up: forgets less)")
-    legend_below(figure, axes, columns=4)
+    legend_below(figure, axes)
     return figure
