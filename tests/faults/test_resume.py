@@ -64,6 +64,10 @@ CASES = {
     "single-task": Case("single-task"),
     "multitask": Case("multitask"),
     "multitask with early stopping and heads": Case("multitask", (*ALEXNET, *STOPPING), own=True),
+    "ewc on an AlexNet that normalises by the batch": Case("ewc", (*ALEXNET, "network.norm=batch"), own=True),
+    "hat with early stopping": Case("hat", (*ALEXNET, *STOPPING), own=True),
+    "ogd": Case("ogd", (*FEW, "network.hidden=[20, 20]", "samples=20")),
+    "owm on an AlexNet": Case("owm", (*ALEXNET, "alpha_decay=0.01"), own=True),
 }
 
 # A process that has imported everything once and forks a child for each run: a kill costs milliseconds, not an import.

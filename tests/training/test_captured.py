@@ -17,6 +17,8 @@ OPTIONS = {
     "er": {"memory": 100},
     "agem": {"memory": 200, "memory_batch": 64},
     "gem": {"memory": 200},
+    "ogd": {"samples": 20},
+    "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.01}},
 }
 
 
@@ -27,7 +29,9 @@ def test_graphs_are_long_and_leave_few_single_steps(steps: int, longest: int) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("network", "dtype"), [("mlp", torch.float32), ("alexnet", torch.float64)])
-@pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task", "ewc", "hat", "er", "agem", "gem"])
+@pytest.mark.parametrize(
+    "method", ["gpm", "finetune", "multitask", "single-task", "ewc", "hat", "er", "agem", "gem", "ogd", "owm"]
+)
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:
     """In float64 for the deep one: a hundred steps amplify float32's rounding beyond any bound, captured or not."""
     device = torch.device("cuda", 0)

@@ -1,0 +1,30 @@
+"""Normalisation as the paper has it: "learned for the first task and shared with all the other tasks" (Sec. 5)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from remnant.memory.layers import is_norm
+from remnant.memory.norms import hold
+from remnant.models import Network
+
+from .base import Method
+
+
+class FixedNorm(Method):
+    """For methods that protect weights and know nothing of norms: from the second task on these do not change."""
+
+    def __init__(self, network: Network, *, lr: float) -> None:
+        super().__init__(network, lr=lr)
+        self.norms = [module for module in network.modules() if is_norm(module)]
+
+    def start(self, task: int) -> None:
+        super().start(task)
+        if task > 0:
+            for norm in self.norms:
+                hold(norm)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        fixed = {id(p) for norm in self.norms for p in norm.parameters()} if self.task > 0 else set()
+        return [p for p in super().parameters if id(p) not in fixed]
