@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from remnant.data import Split
+from remnant.data import Split, Stream
 from remnant.experiments.settings import SettingsError, resolve
 from remnant.methods import AGEM
 from remnant.methods.agem import without_conflict
@@ -86,6 +86,16 @@ def test_three_tasks_are_the_papers_rule_with_its_if(classes: Any, memory_batch:
             assert torch.allclose(p, q, rtol=1e-9, atol=1e-12)
         assert method.nbytes == 12 * (6 * 8 + 8)
     assert 0 < conflicts < 16  # both sides of the rule were met
+
+
+def test_the_streams_length_says_how_many_share_the_memory() -> None:
+    stream = Stream.from_arrays([(data(t).x, torch.arange(32) % 3) for t in range(4)], head="single", classes=3)
+    method = AGEM(network(3), lr=0.1, memory=22)
+    assert method.curriculum(stream) is stream.tasks
+    for task in range(4):
+        method.start(task)
+        method.finish(task, stream[task].train)
+        assert method.memory.counts == [6, 6, 5, 5][: task + 1]
 
 
 def slow_gradient(net: Network, x: Tensor, y: Tensor, tasks: list[int]) -> Tensor:

@@ -118,14 +118,16 @@ def test_a_reservoir_counts_the_bytes_it_keeps_and_not_the_row_it_drops_into() -
 # --- so many of each task ---------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 40), st.lists(st.integers(1, 30), min_size=1, max_size=6))
-def test_tasks_share_a_memory_evenly(size: int, tasks: list[int]) -> None:
+@given(st.integers(1, 40), st.lists(st.integers(1, 30), min_size=1, max_size=6), st.sampled_from([1, 2, 6, 9]))
+def test_tasks_share_a_memory_evenly(size: int, tasks: list[int], told: int) -> None:
+    """All there will be, as far as one was told, or all there are."""
     episodes = Episodes(size, torch.zeros(2))
+    episodes.tasks = told
     for task, count in enumerate(tasks):
         x, _ = numbered(100 * task, count)
         episodes.add(Split.of(x, torch.zeros(count)), torch.full((count,), task))
-        seen = task + 1
-        share = [size // seen + (t < size % seen) for t in range(seen)]
+        parts = max(told, task + 1)
+        share = [size // parts + (t < size % parts) for t in range(task + 1)]
         assert episodes.counts == [min(c, s) for c, s in zip(tasks, share, strict=False)]
         assert len(episodes) == sum(episodes.counts) <= size
         assert episodes.nbytes == len(episodes) * (2 * 4 + 8)

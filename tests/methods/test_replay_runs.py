@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,25 +30,29 @@ def stream(seed):
 """
 
 
-def run(method: str, root: Path, *overrides: str, benchmark: str = "permuted-digits") -> AccuracyMatrix:
+def run(
+    method: str, root: Path, *overrides: str, benchmark: str = "permuted-digits"
+) -> tuple[AccuracyMatrix, dict[str, Any]]:
     settings = resolve(benchmark, method, overrides)
     (folder,) = execute(Plan(settings, (0,), root, "cpu"), lambda progress: None)
-    matrix = folder.matrix()
+    matrix, result = folder.matrix(), folder.result()
     assert matrix is not None
-    return matrix
+    assert result is not None
+    return matrix, result
 
 
 @pytest.fixture(scope="module")
 def forgetting(tmp_path_factory: pytest.TempPathFactory) -> float:
     """Of no memory at all."""
     root = tmp_path_factory.mktemp("finetune")
-    return float(backward_transfer(run("finetune", root, "stream.tasks=2", "training.epochs=3")))
+    return float(backward_transfer(run("finetune", root, "stream.tasks=2", "training.epochs=3")[0]))
 
 
 @pytest.mark.parametrize("method", REPLAY)
 def test_they_forget_less_than_no_memory(method: str, forgetting: float, tmp_path: Path) -> None:
-    matrix = run(method, tmp_path, "stream.tasks=2", "training.epochs=3")
+    matrix, result = run(method, tmp_path, "stream.tasks=2", "training.epochs=3")
     assert backward_transfer(matrix) > forgetting + 0.02
+    assert result["memory_bytes"] == 200 * (64 * 4 + 8)
     assert matrix.values[1, 1] > 0.6
 
 
@@ -60,7 +65,7 @@ def test_killed_in_a_task_they_resume_to_the_same_matrix(method: str, tmp_path: 
     (tmp_path / "heads.py").write_text(HEADS)
     benchmark = f"{tmp_path / 'heads.py'}:stream"
     few = ("training.epochs=3", "training.batch=10", "memory=20")
-    whole = run(method, tmp_path / "whole", *few, benchmark=benchmark)
+    whole, _ = run(method, tmp_path / "whole", *few, benchmark=benchmark)
 
     def kill(progress: Progress) -> None:
         if progress.task == 1 and progress.epoch is not None and progress.epoch.epoch == 2:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from remnant.data import Split
 from remnant.models import Network
 
 from .flat import flat, shaped
-from .replay import Episodes, Replay
+from .replay import Episodic
 
 
-class AGEM(Replay):
+class AGEM(Episodic):
     """Steps along g where gᵀr ≥ 0, and else along g − (gᵀr/rᵀr)·r, with r the gradient on a batch from memory.
 
-    The memory holds random examples of every past task, as many of each. A batch is drawn from all of them at once, and is
-    all of them where there are not more than `memory_batch`. The first task is plain SGD.
+    The memory holds random examples of every past task, and is shared evenly by the stream's tasks. A batch is drawn from all
+    of them at once, so a norm by the batch sees them mixed; where there are not more than `memory_batch`, it is all of them.
+    The first task is plain SGD.
     """
 
     name = "agem"
 
     def __init__(self, network: Network, *, lr: float, memory: int, memory_batch: int = 256) -> None:
-        super().__init__(network, lr=lr)
-        self.memory = Episodes(memory, network.example)
+        super().__init__(network, lr=lr, memory=memory)
         self.memory_batch = memory_batch
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -36,20 +33,6 @@ class AGEM(Replay):
             gradients = shaped(without_conflict(flat(gradients), flat(reference)), gradients)
         self.descend(gradients)
         return loss.detach()
-
-    def finish(self, task: int, train: Split) -> None:
-        self.memory.add(train, self.mixed.labels(train.y, task))
-
-    @property
-    def nbytes(self) -> int:
-        return self.memory.nbytes
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "memory": self.memory.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.memory.load_state_dict(state["memory"])
 
 
 def without_conflict(gradient: Tensor, reference: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -15,16 +13,16 @@ from .replay import Replay, Reservoir
 class ER(Replay):
     """Joins every batch with an equally large one from memory; then the batch is offered to the reservoir.
 
-    One pass and one mean over the joined batch, so a norm that goes by the batch's statistics sees tasks mixed. Memory
-    batches are drawn from all that is kept, the current task's examples with the rest, and may repeat one. In the very
-    first step the memory is empty and its half, blank rows, has no weight.
+    One pass and one mean over the joined batch, so a norm by the batch sees tasks mixed. Memory batches are drawn from all
+    that is kept, the current task's examples with the rest, and may repeat one. In the very first step the memory is empty,
+    and its half, blank rows, has no weight.
     """
 
     name = "er"
+    memory: Reservoir
 
     def __init__(self, network: Network, *, lr: float, memory: int) -> None:
-        super().__init__(network, lr=lr)
-        self.memory = Reservoir(memory, network.example)
+        super().__init__(network, lr=lr, memory=Reservoir(memory, network.example))
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         labels = self.mixed.labels(y, self.task)
@@ -34,16 +32,5 @@ class ER(Replay):
         self.memory.offer(x, labels)
         return loss.detach()
 
-    @property
-    def nbytes(self) -> int:
-        return self.memory.nbytes
-
     def tensors(self) -> list[Tensor]:
         return [*super().tensors(), *self.memory.tensors()]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "memory": self.memory.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.memory.load_state_dict(state["memory"])

@@ -8,34 +8,31 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from remnant.data import Split
 from remnant.models import Network
 
 from .flat import flat, shaped
 from .quadratic import NonNegativeQuadratic
-from .replay import Episodes, Replay
+from .replay import Episodic
 
 CHUNK = 4096  # entries of a gradient summed by one part of the GPU: an inner product of a million is many short ones
 
 
-class GEM(Replay):
+class GEM(Episodic):
     """Steps along g where Gg ≥ 0, G having the gradient on each past task's memory as a row; else along g̃ = g + Gᵀv.
 
     v minimises ½vᵀGGᵀv + gᵀGᵀv over v ≥ γ (`memory_strength`): at γ = 0, g̃ is the nearest to g with Gg̃ ≥ 0; at a larger γ
     the nearest to g + γ·Gᵀ1.
 
-    The memory is shared evenly by the tasks so far, and all of it is used in every step: one pass, vectorised over tasks.
-    A norm that goes by the batch sees one task at a time there, and running statistics stay as they are.
+    The memory is shared evenly by the stream's tasks. All that is kept is used in every step, in one pass that is vectorised
+    over tasks: a norm by the batch sees one task at a time, and running statistics stay as they are.
     """
 
     name = "gem"
 
     def __init__(self, network: Network, *, lr: float, memory: int, memory_strength: float = 0.5) -> None:
-        super().__init__(network, lr=lr)
-        self.memory = Episodes(memory, network.example)
+        super().__init__(network, lr=lr, memory=memory)
         self.memory_strength = memory_strength
         self.names = {id(parameter): f"network.{name}" for name, parameter in network.named_parameters()}
-        self._lay_out()
 
     def start(self, task: int) -> None:
         super().start(task)
@@ -65,25 +62,14 @@ class GEM(Replay):
         rows: dict[str, Tensor] = per_task(parameters, buffers, self.past_x, self.past_labels)
         return flat(list(rows.values()), batch=1)
 
-    def finish(self, task: int, train: Split) -> None:
-        self.memory.add(train, self.mixed.labels(train.y, task))
-
     def _lay_out(self) -> None:
         """The memory as a step reads it."""
         if len(self.memory):
             self.past_x, self.past_labels = self.memory.by_task()
             self.solver = NonNegativeQuadratic(len(self.past_labels), self.device)
 
-    @property
-    def nbytes(self) -> int:
-        return self.memory.nbytes
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "memory": self.memory.state_dict()}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.memory.load_state_dict(state["memory"])
         self._lay_out()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from remnant.data import Split
+from remnant.data import Split, Stream, Task
 from remnant.models import Network
 
 from .base import Method
@@ -18,8 +18,9 @@ from .mixed import NO_LABEL, MixedLoss
 class Replay(Method):
     """Trains the body and the heads of all tasks so far: remembered examples go through their own task's head."""
 
-    def __init__(self, network: Network, *, lr: float) -> None:
+    def __init__(self, network: Network, *, lr: float, memory: Reservoir | Episodes) -> None:
         super().__init__(network, lr=lr)
+        self.memory = memory
         self.mixed = MixedLoss(network)
 
     @property
@@ -35,6 +36,33 @@ class Replay(Method):
         """Of examples of this task and those before it, with labels that count over all heads."""
         loss: Tensor = self.mixed(x, labels, self.task + 1)
         return loss
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "memory": self.memory.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.memory.load_state_dict(state["memory"])
+
+
+class Episodic(Replay):
+    """Remembers so many examples of every task, chosen when it ends."""
+
+    memory: Episodes
+
+    def __init__(self, network: Network, *, lr: float, memory: int) -> None:
+        super().__init__(network, lr=lr, memory=Episodes(memory, network.example))
+
+    def curriculum(self, stream: Stream) -> Sequence[Task]:
+        self.memory.tasks = len(stream)
+        return super().curriculum(stream)
+
+    def finish(self, task: int, train: Split) -> None:
+        self.memory.add(train, self.mixed.labels(train.y, task))
 
 
 class Reservoir:
@@ -88,13 +116,15 @@ class Reservoir:
 
 
 class Episodes:
-    """Random examples of every finished task, `size` in all, shared evenly among the tasks seen so far.
+    """Random examples of every finished task, `size` in all, shared evenly among all tasks there will be.
 
-    A new task's share is made by dropping some of each other's. A task with fewer examples than its share keeps them all.
+    A task with fewer examples than its share keeps them all. Where more tasks come than was said, or nobody said how
+    many, the memory is shared among those seen so far: a new one's share is made by dropping some of each other's.
     """
 
     def __init__(self, size: int, example: Tensor) -> None:
         self.size = size
+        self.tasks = 1  # that there will be, as far as is known
         self.x = example.new_zeros(0, *example.shape)
         self.labels = torch.zeros(0, dtype=torch.int64, device=example.device)
         self.counts: list[int] = []  # of each task, in order
@@ -104,8 +134,9 @@ class Episodes:
 
     def add(self, train: Split, labels: Tensor) -> None:
         """Remembers a task. Changes shapes, so between tasks only."""
-        tasks = len(self.counts) + 1
-        share = [self.size // tasks + (task < self.size % tasks) for task in range(tasks)]
+        seen = len(self.counts) + 1
+        tasks = max(self.tasks, seen)
+        share = [self.size // tasks + (task < self.size % tasks) for task in range(seen)]
         chosen = torch.randperm(len(train), device=self.x.device)[: share[-1]]
         # A task's examples lie in random order: the first of them are a random part.
         self.x = _firsts(self.x, self.counts, share, train.x[chosen])
