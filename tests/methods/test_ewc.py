@@ -206,6 +206,27 @@ def test_the_stronger_the_penalty_the_nearer_the_weights_stay() -> None:
     assert ways[0] > 1.5 * ways[1] > 1.5 * 1.5 * ways[2] > 0
 
 
+def test_no_penalty_is_so_strong_that_weights_overshoot() -> None:
+    """One step from anywhere is the step from θ*, by the gradient where the weights are."""
+    method = EWC(network(), lr=0.125, strength=1e12)
+    split = data(method.network)
+    method.start(0)
+    method.finish(0, split)
+    method.start(1)
+    with torch.no_grad():
+        for parameter in method.shared.values():
+            parameter += torch.randn_like(parameter)
+    gradients = torch.autograd.grad(method.loss(split.x, split.y), list(method.shared.values()))
+    method.step(split.x, split.y)
+    for p, f, old, g in zip(method.shared.values(), method.fisher, method.last, gradients, strict=True):
+        stiff = f > 1e-9
+        assert stiff.any()
+        assert torch.allclose(p[stiff], (old - 0.125 * g)[stiff])
+    method.lr.fill_(0.5)  # a new rate, a new bound
+    method.pace(1, 2, 1)
+    assert max(s.max().item() for s in method.stiffness) == 2.0
+
+
 # --- whole runs -------------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +264,19 @@ def test_two_tasks_of_small_pictures_on_the_residual_network_of_five_datasets(tm
         moved = any(not torch.equal(m.weight, b) for m, b in zip(norms, before, strict=True))
         assert moved == (task == 0)  # norms belong to the first task
     assert all(f.isfinite().all() and f.max() > 0 for f in method.fisher)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "lr", "strength"),
+    [
+        ("pmnist", 0.03, 1000),
+        ("split-cifar100", 0.05, 5000),
+        ("split-miniimagenet", 0.03, 5000),
+        ("five-datasets", 0.03, 5000),
+    ],
+)
+def test_recipes_have_the_papers_settings(benchmark: str, lr: float, strength: float) -> None:
+    assert resolve(benchmark, "ewc").options == {"lr": lr, "strength": strength, "fisher_batch": 20}
 
 
 def test_settings_are_checked() -> None:

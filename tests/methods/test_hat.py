@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from remnant.data import Split
 from remnant.experiments.executor import Plan, execute
 from remnant.experiments.folder import RunError
-from remnant.experiments.settings import resolve
+from remnant.experiments.settings import SettingsError, resolve
 from remnant.methods.hat import HAT, clipped
 from remnant.models import Network, build
 from remnant.models.wiring import Units, chain
@@ -322,6 +322,20 @@ def test_the_state_of_the_network_holds_the_masks() -> None:
 def test_one_head_for_all_tasks_is_refused() -> None:
     with pytest.raises(ValueError, match="must be told the task at test time"):
         HAT(network(classes=3), lr=0.1)
+
+
+def test_a_benchmark_with_one_head_says_why_it_has_no_hat() -> None:
+    with pytest.raises(
+        SettingsError, match=r"pmnist has no method 'hat'. hat must be told the task.* pmnist has: .*gpm"
+    ):
+        resolve("pmnist", "hat")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "lr"), [("split-cifar100", 0.05), ("split-miniimagenet", 0.03), ("five-datasets", 0.1)]
+)
+def test_recipes_have_the_papers_settings(benchmark: str, lr: float) -> None:
+    assert resolve(benchmark, "hat").options == {"lr": lr, "s_max": 400, "sparsity": 0.75}
 
 
 class Silent(Network):
