@@ -116,6 +116,15 @@ def test_the_same_runs_give_the_same_bytes_and_no_leftovers(tmp_path: Path) -> N
     assert bytes_of[first] == bytes_of[second]
 
 
+def test_a_stream_of_ones_own_is_a_benchmark_like_others(tmp_path: Path) -> None:
+    run(tmp_path / "runs", settings("my/own file.py:stream", "gpm"), 0, ranks={"hidden.0": [3, 2, 1]}, memory_bytes=5)
+    written = write_report([tmp_path / "runs"], tmp_path / "report")
+    assert written.runs == 1
+    page = read(tmp_path / "report")
+    assert any("GPM on my/own file.py:stream" in words for words in page.words)
+    assert {file.parent.name for file in (tmp_path / "report").rglob("*.svg")} == {"figures"}
+
+
 def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     written = write_report([tmp_path / "none"], tmp_path / "report")

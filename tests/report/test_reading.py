@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up import histogram, run, settings
+from made_up import MLP_RANKS, histogram, run, settings
 
 from remnant.experiments.atomic import RunError
+from remnant.report.content import make_content
 from remnant.report.reading import Reading, read_runs
 from remnant.report.variants import collect
 
@@ -63,6 +64,26 @@ def test_a_damaged_run_is_named_and_left_out(tmp_path: Path, file: str, content:
     assert why in found.damaged[0].why
     assert str(tmp_path) not in found.damaged[0].why
     assert whole.is_dir()
+
+
+ODD = (None, -1, True, "x", [], {"a": {"b": [1]}}, float("nan"))
+FILES = ("settings.json", "environment.json", "ranks.json", "result.json", "drift.json", "metrics.jsonl")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_json_whatever_stops_a_report(tmp_path: Path, file: str) -> None:
+    """A report of the whole run and one whose file has anything at all in it, or in one of its entries."""
+    run(tmp_path, settings("pmnist", "gpm"), 0)
+    other = run(tmp_path, settings("pmnist", "gpm"), 1, epochs=2, ranks=MLP_RANKS, drift={"head": histogram(1.0)})
+    good = json.loads((other / file).read_text().splitlines()[0] if file.endswith("l") else (other / file).read_text())
+    sections = good.get("settings", {}) if file == "settings.json" else {}
+    for odd in ODD:
+        changed = [odd, *({**good, key: odd} for key in good)]
+        changed += [{**good, "settings": {**sections, key: odd}} for key in sections]
+        for content in changed:
+            (other / file).write_text(json.dumps(content) + "\n")
+            reading = make_content([tmp_path]).collection.reading
+            assert len(reading.runs) + len(reading.damaged) == 2
 
 
 def test_lines_cut_short_in_the_metrics_cost_nothing(tmp_path: Path) -> None:

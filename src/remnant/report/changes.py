@@ -14,7 +14,7 @@ def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
     try:
         recipe = resolve(settings["benchmark"], settings["method"], (), protocol).as_dict()
         Settings.from_dict(settings)
-    except (SettingsError, KeyError, TypeError, AttributeError):
+    except (SettingsError, KeyError, TypeError, ValueError, AttributeError):
         return None
     changed = [_key(change) for change in _differences(recipe, settings)]
     changed.sort(key=lambda change: change.startswith("no "))

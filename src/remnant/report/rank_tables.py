@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from importlib.resources import files
+from shlex import quote
+
+from remnant.experiments.place import folder_name
 
 from .capacity import capacities
 from .grid import NOT_RUN, SILENT, Cell, Column, Grid, Number
@@ -65,12 +68,12 @@ def _grid(benchmark: str, variant: Variant | None, paper: dict[str, list[int]]) 
         Column("capacity n"),
     )
     return Grid(
-        f"ranks-{benchmark}",
+        f"ranks-{folder_name(benchmark)}",
         f"Directions added per layer and task: {method_title('gpm')} on {benchmark_title(benchmark)}{label}",
         columns,
         tuple(rows),
         (f"Ours: mean over {seeds} seed(s). The paper's: one seed.",) if paper else (f"Mean over {seeds} seed(s).",),
-        f"remnant run {benchmark} gpm --seeds 5 && remnant keep",
+        f"remnant run {quote(benchmark)} gpm --seeds 5 && remnant keep",
     )
 
 

@@ -114,11 +114,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _read(folder: Path, place: str) -> tuple[Run, list[str]]:
     opened = RunFolder.open(folder)
-    for name, kind in (("benchmark", str), ("method", str), ("digest", str), ("settings", dict)):
-        if not isinstance(getattr(opened, name), kind):
-            raise ValueError(f"{SETTINGS}: {name} is no {kind.__name__}.")
-    if not isinstance(opened.seed, int) or isinstance(opened.seed, bool):
-        raise ValueError(f"{SETTINGS}: seed is no whole number.")
+    _check(opened)
     digest = _digest(opened.settings)
     remarks = []
     if digest != opened.digest:
@@ -143,6 +139,22 @@ def _read(folder: Path, place: str) -> tuple[Run, list[str]]:
         opened.metrics(),
     )
     return run, remarks
+
+
+def _check(opened: RunFolder) -> None:
+    """That settings.json holds what a run's settings are made of."""
+    outside: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}
+    for name, kind in outside.items():
+        if type(getattr(opened, name)) is not kind:
+            raise ValueError(f"{SETTINGS}: {name} is {getattr(opened, name)!r}, which it cannot be.")
+    own = opened.settings
+    for name, said in (("benchmark", opened.benchmark), ("method", opened.method)):
+        if own.get(name, said) != said:
+            raise ValueError(f"{SETTINGS}: {name} is {said!r} and, among the settings, {own[name]!r}.")
+    inside: dict[str, type] = {"protocol": str, "stream": dict, "network": dict, "training": dict, "options": dict}
+    for name, kind in inside.items():
+        if name in own and type(own[name]) is not kind:
+            raise ValueError(f"{SETTINGS}: {name} is {own[name]!r}, which it cannot be.")
 
 
 def _digest(settings: Mapping[str, Any]) -> str:

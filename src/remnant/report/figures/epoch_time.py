@@ -55,7 +55,7 @@ def _drawing(benchmark: str, device: str, times: Mapping[str, float]) -> Drawing
     ]
     words = ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
     return Drawing(
-        f"epoch-time-{benchmark}-{folder_name(device)}",
+        f"epoch-time-{folder_name(benchmark)}-{folder_name(device)}",
         f"{benchmark_title(benchmark)}: time of an epoch on {device}",
         f"Training time of an epoch on {device} relative to the slowest method, {slowest:.2f} s: {words}.",
         {"rows": rows},

@@ -9,6 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from remnant.experiments.place import folder_name
+
 from ..names import benchmark_title, ordered_methods, short_title
 from ..spread import Spread
 from ..variants import Collection, Variant
@@ -24,7 +26,7 @@ def first_task(collection: Collection, benchmark: str) -> Drawing | None:
         return None
     ends = ", ".join(f"{line['title']} {_last(line['mean']):.1f} %" for line in lines)
     return Drawing(
-        f"first-task-{benchmark}",
+        f"first-task-{folder_name(benchmark)}",
         f"{benchmark_title(benchmark)}: task 1 as later tasks are learnt",
         f"Accuracy on task 1 after each further task of {benchmark_title(benchmark)}. At the end: {ends}.",
         {"lines": lines},

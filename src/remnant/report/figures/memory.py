@@ -7,6 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from remnant.experiments.place import folder_name
+
 from ..capacity import gpm_max_bytes
 from ..names import benchmark_title, ordered_methods, short_title
 from ..variants import Collection
@@ -30,7 +32,7 @@ def memory(collection: Collection, benchmark: str) -> Drawing | None:
     words = ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
     paper = f" The paper's GPM: {PAPER[benchmark]:.2f}." if benchmark in PAPER else ""
     return Drawing(
-        f"memory-{benchmark}",
+        f"memory-{folder_name(benchmark)}",
         f"{benchmark_title(benchmark)}: memory, GPM_max = 1",
         f"Memory kept between tasks relative to GPM_max on {benchmark_title(benchmark)}: {words}.{paper}",
         {"rows": rows, "paper": PAPER.get(benchmark)},

@@ -8,6 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from remnant.experiments.place import folder_name
+
 from ..names import benchmark_title, ordered_methods, short_title
 from ..variants import Collection
 from .drawing import Drawing
@@ -26,7 +28,7 @@ def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
         return None
     words = "; ".join(f"{p['title']} learns {p['la']:.1f} % and moves by {p['bwt']:+.1f} points" for p in points)
     return Drawing(
-        f"trade-off-{benchmark}",
+        f"trade-off-{folder_name(benchmark)}",
         f"{benchmark_title(benchmark)}: learning against keeping",
         f"Learning accuracy and backward transfer of each method on {benchmark_title(benchmark)}: {words}.",
         {"points": points},
