@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from remnant.data import Split
 from remnant.methods import Method
 from remnant.models import MLP
 
+from .chain import Chain, is_chain
 from .work import Work, rows_seen
 
 WIDEST, MOST_CLASSES, MOST_ROWS = 128, 16, 16  # what the kernel keeps on the chip
@@ -23,34 +23,30 @@ def fits(method: Method, batch: int) -> bool:
     return (
         isinstance(network, MLP)
         and len(network.hidden) == 2
-        and not any(name.endswith("bias") for name, _ in network.named_parameters())
         and max(p.shape[0] for p in network.hidden.parameters()) <= WIDEST
         and max(network.classes) <= MOST_CLASSES
         and batch <= MOST_ROWS
         and method.device.type == "cuda"
         and torch.get_float32_matmul_precision() != "highest"
         and importlib.util.find_spec("triton") is not None
-        and method.remaining() is not None
+        and is_chain(method)
     )
 
 
 class FusedSteps:
-    """The same steps as EagerSteps' in another order of additions. Their inputs are projected once for the whole task."""
+    """The same steps as EagerSteps', in another order of additions."""
 
     def __init__(self, method: Method, train: Split, batch: int, *, precision: str = "tf32") -> None:
         self.method, self.train, self.batch, self.precision = method, train, batch, precision
-        network = method.network
-        assert isinstance(network, MLP)
-        names = [f"hidden.{number}" for number in range(2)] + [f"heads.{method.task}" if network.multi_head else "head"]
-        self.weights = [layer.weight for layer in (*network.hidden, method.head)]
-        self.x, self.y = train.x.flatten(1).contiguous(), train.y
-        self.rows = rows_seen(len(self.y), batch)
+        chain = self.chain = Chain(method, train)
+        self.rows = rows_seen(len(chain.y), batch)
         self.count = -(-self.rows // batch)
-        self.loss = torch.zeros((), device=self.x.device)
-        remaining = method.remaining() or {}
-        self.projects = bool(remaining)
-        first, *self.projections = (self._of(name, w, remaining) for name, w in zip(names, self.weights, strict=True))
-        self.inputs = self.x @ first if self.projects else self.x
+        self.loss = torch.zeros((), device=chain.x.device)
+        self.projects = any(projection is not None for projection in chain.projections)
+        self.projections = [
+            torch.eye(weight.shape[1], device=weight.device) if projection is None else projection.contiguous()
+            for weight, projection in zip(chain.weights[1:], chain.projections, strict=True)
+        ]
 
     def epoch(self) -> Work:
         self.loss.zero_()
@@ -65,18 +61,12 @@ class FusedSteps:
 
         if not len(order):
             return
-        hidden1, hidden2, head = self.weights
+        chain = self.chain
+        hidden1, hidden2, head = chain.weights
         train_mlp[(1,)](
-            self.x, self.inputs, self.y, order, *self.weights, *self.projections, self.method.lr, self.loss,
+            chain.x, chain.inputs, chain.y, order, *chain.weights, *self.projections, self.method.lr, self.loss,
             len(order) // batch,
             inputs=hidden1.shape[1], hidden1=hidden1.shape[0], hidden2=hidden2.shape[0], classes=head.shape[0],
             batch=batch, PROJECT=self.projects, PRECISION=self.precision,
             B=MOST_ROWS, K=64, H=WIDEST, C=MOST_CLASSES, num_warps=8, num_stages=3,
         )  # fmt: skip
-
-    @staticmethod
-    def _of(name: str, weight: Tensor, remaining: Mapping[str, Tensor]) -> Tensor:
-        """What remains of a layer's input, as a matrix to multiply it with."""
-        if name in remaining:
-            return remaining[name].contiguous()
-        return torch.eye(weight.shape[1], device=weight.device)

@@ -29,7 +29,6 @@ class EagerSteps:
         self.loss = torch.zeros((), device=self.x.device)
 
     def epoch(self) -> Work:
-        """One pass in a new random order; yields between stretches of work. `loss` then holds the sum over steps."""
         self.loss.zero_()
         order = self.method.order(self.train, self.batch)[: self.rows]
         for count, part in enumerate(order.split(self.batch), start=1):

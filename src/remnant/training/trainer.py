@@ -16,10 +16,12 @@ from remnant.data import Split, Task
 from remnant.evaluation import Pending, queue_evaluation
 from remnant.methods import Method
 
-from .fused import FusedSteps, fits
+from . import by_hand, fused
+from .by_hand import HandwrittenSteps
+from .fused import FusedSteps
 from .schedule import Schedule, Stopping
 from .steps import CapturedSteps, EagerSteps
-from .work import Work
+from .work import Steps, Work
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -137,10 +139,12 @@ class Trainer:
         sizes = [len(split) for split in valid.values()]
         return float(np.average(measured.loss, weights=sizes)), float(np.average(measured.accuracy, weights=sizes))
 
-    def _steps(self, method: Method, task: Task) -> EagerSteps | CapturedSteps | FusedSteps:
+    def _steps(self, method: Method, task: Task) -> Steps:
         batch = self.schedule.batch
-        if self.steps == "auto" and fits(method, batch):
+        if self.steps == "auto" and fused.fits(method, batch):
             return FusedSteps(method, task.train, batch)
+        if self.steps == "auto" and by_hand.fits(method):
+            return HandwrittenSteps(method, task.train, batch)
         if self.steps != "eager" and task.train.x.device.type == "cuda":
             try:
                 return CapturedSteps(method, task.train, batch)

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from torch import Tensor
 
 # What runs in turns: it queues work on the device and yields. A function it yields is to be called before it goes on;
 # starting a long graph takes the host a while, so whoever drives several runs calls it in another thread.
 Work = Iterator[Callable[[], None] | None]
+
+
+class Steps(Protocol):
+    """A task's steps. `count` of them make an epoch; `loss` then holds the sum of their batches' losses."""
+
+    count: int
+    loss: Tensor
+
+    def epoch(self) -> Work:
+        """One pass in a new random order; yields between stretches of work."""
+        ...
 
 
 def rows_seen(rows: int, batch: int) -> int:
