@@ -15,7 +15,7 @@ from remnant.training import Schedule, Trainer
 from remnant.training.by_hand import HandwrittenSteps, fits
 from remnant.training.steps import EagerSteps
 
-OPTIONS: dict[str, dict[str, Any]] = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}}
+OPTIONS: dict[str, dict[str, Any]] = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}, "ewc": {"strength": 10.0}}
 TOLERANCE = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-13}}
 
 
@@ -60,6 +60,10 @@ def assert_same_steps(
 def test_a_hundred_steps_equal_eager_ones(method: str, classes: Any, tasks: int, dtype: torch.dtype) -> None:
     """Two epochs of 607 rows in tens: sixty whole batches and one of seven."""
     assert_same_steps(lambda: learner(method, classes, dtype), split(dtype=dtype), 10, 2, tasks, dtype)
+
+
+def test_so_do_those_of_joint_training_with_one_head() -> None:
+    assert_same_steps(lambda: learner("multitask"), split(), 10, 2, 1)
 
 
 @pytest.mark.parametrize("hidden", [(), (20,), (30, 20, 10)])
@@ -115,8 +119,9 @@ class Leaky(MLP):
 
 
 def test_it_is_for_plain_networks_and_methods_that_only_project() -> None:
-    assert all(fits(learner(name)) for name in ("gpm", "finetune", "single-task"))
-    assert not fits(learner("multitask"))
+    assert all(fits(learner(name)) for name in ("gpm", "finetune", "single-task", "multitask"))
+    assert not fits(learner("multitask", [10, 12]))
+    assert not fits(learner("ewc"))
     assert not fits(learner("gpm", bias=True))
     assert not fits(learner("finetune", hidden=(100, 2000)))
     network = learner("gpm").network
@@ -133,4 +138,4 @@ def test_it_is_for_plain_networks_and_methods_that_only_project() -> None:
 def test_the_trainer_takes_them_where_it_may(steps: str, kind: type) -> None:
     trainer, task = Trainer(Schedule(0.1, 1, batch=10), steps=steps), Task("a", 10, split(), split(), split())
     assert type(trainer._steps(learner("gpm"), task)) is kind
-    assert type(trainer._steps(learner("multitask"), task)) is EagerSteps
+    assert type(trainer._steps(learner("ewc"), task)) is EagerSteps

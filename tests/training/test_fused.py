@@ -93,6 +93,6 @@ def test_it_says_what_it_can_take() -> None:
         assert not fits(learner("gpm", "cuda", hidden=(200, 100)), 10)
         assert not fits(learner("gpm", "cuda", hidden=(100,)), 10)
         assert not fits(learner("gpm", "cuda", bias=True), 10)
-        assert not fits(learner("multitask", "cuda"), 10)
+        assert not fits(learner("multitask", "cuda", [10, 10]), 10)
     finally:
         torch.set_float32_matmul_precision("highest")

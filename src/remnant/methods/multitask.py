@@ -78,6 +78,10 @@ class Multitask(Method):
         loss: Tensor = self.mixed(x, y, len(self.offsets))
         return loss
 
+    def remaining(self) -> dict[str, Tensor] | None:
+        """Everything, with one head; several at once are no chain of layers."""
+        return None if self.network.multi_head else {}
+
     def _joined(self, splits: list[Split]) -> Split:
         shift = self.offsets if self.network.multi_head else [0] * len(splits)
 
