@@ -69,7 +69,7 @@ TAGS = ("svg", "style", "defs", "g", "path", "use", "text", "clipPath", "rect", 
 
 def test_a_name_is_text_in_a_figure(content: Content) -> None:
     svg, _ = drawing(content, "first-task-pmnist").render()
-    assert f"{HOSTILE[:17]}…" in [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert f"{HOSTILE[:17]}… *" in [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def test_thresholds_keep_their_digits(content: Content) -> None:
@@ -150,6 +150,17 @@ def test_ranks_of_a_stream_nobody_knows_are_not_drawn_against_a_guess(tmp_path: 
     content = make_content([tmp_path])
     assert section(content, "ranks").drawings == ()
     assert drawing(content, "matrix").data["rows"][0]
+
+
+def test_settings_that_are_not_the_recipes_are_starred(tmp_path: Path) -> None:
+    run(tmp_path, settings("pmnist", "gpm", ["lr=0.5"]))
+    run(tmp_path, settings("pmnist", "finetune"))
+    content = make_content([tmp_path])
+    for begins in ("first-task", "trade-off", "memory", "epoch-time"):
+        found = drawing(content, begins)
+        assert "GPM *" in str(found.data)
+        assert found.remark == "* Not the recipe's settings. GPM: lr=0.5."
+    assert "lr=0.5" in content.cards[0].margin + content.cards[0].paper
 
 
 def test_no_two_methods_look_alike() -> None:

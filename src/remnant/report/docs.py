@@ -82,7 +82,8 @@ def _figures(content: Content) -> list[str]:
     lines = []
     for name, drawing in docs_figures(content).items():
         alt = escape_markdown(drawing.alt)
-        lines += [f"![{alt}]({FIGURES}/{name}.svg)", "", f"*{escape_markdown(drawing.title)}.*", ""]
+        caption = f"*{escape_markdown(drawing.title)}.* {escape_markdown(drawing.remark)}".rstrip()
+        lines += [f"![{alt}]({FIGURES}/{name}.svg)", "", caption, ""]
     return lines
 
 

@@ -71,7 +71,8 @@ def _lead(best: Variant, second: Variant | None) -> tuple[str, str]:
             "" if best.acc.n > 1 else "One seed: cannot say how sure.",
         )
     lead = (best.acc.mean or 0.0) - (second.acc.mean or 0.0)
-    margin = f"{lead:.2f} points ahead of {method_title(second.method)} ({_percent(second.acc)})."
+    how = "" if second.as_in_recipe else f", with {second.label}"
+    margin = f"{lead:.2f} points ahead of {method_title(second.method)} ({_percent(second.acc)}{how})."
     interval = welch(best.acc, second.acc)
     if interval is None:
         return margin, "One seed: cannot say how sure."

@@ -52,7 +52,8 @@ def sections(collection: Collection) -> list[Section]:
         Section(
             "trade-off",
             "Learning against keeping",
-            "Stability and plasticity: backward transfer against the accuracy of each task when it was just learnt.",
+            "Stability and plasticity: backward transfer (up: forgets less) against the accuracy of each task when just "
+            "learnt (right: learns better). Bars: one standard deviation over seeds.",
             tuple(each(trade_off)),
             _absent(collection, "trade-off"),
         ),

@@ -9,21 +9,22 @@ from matplotlib.figure import Figure
 
 from remnant.experiments.place import folder_name
 
-from ..names import benchmark_title, ordered_methods, short_title
+from ..names import benchmark_title, ordered_methods
 from ..reading import Run
 from ..spread import Spread
 from ..variants import Collection, Variant
 from .bars import bars
 from .drawing import Drawing
+from .labels import footnote, label
 
 
 def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
     """One figure a device: times of two devices are not comparable."""
-    per_device: dict[str, dict[str, float]] = {}
+    per_device: dict[str, dict[str, tuple[Variant, float]]] = {}
     for variant in collection.mains(benchmark):
         seconds = epoch_seconds(variant).mean
         if seconds and len(variant.devices) == 1:
-            per_device.setdefault(variant.devices[0], {})[variant.method] = seconds
+            per_device.setdefault(variant.devices[0], {})[variant.method] = (variant, seconds)
     return [_drawing(benchmark, device, times) for device, times in sorted(per_device.items()) if len(times) > 1]
 
 
@@ -47,11 +48,12 @@ def _planned(run: Run) -> int:
     return int(training.get("epochs", 0)) * (1 if together else run.matrix.tasks)
 
 
-def _drawing(benchmark: str, device: str, times: Mapping[str, float]) -> Drawing:
-    slowest = max(times.values())
+def _drawing(benchmark: str, device: str, times: Mapping[str, tuple[Variant, float]]) -> Drawing:
+    slowest = max(seconds for _, seconds in times.values())
     rows = [
-        {"method": method, "title": short_title(method), "value": times[method] / slowest, "seconds": times[method]}
+        {"method": method, "title": label(variant), "value": seconds / slowest, "seconds": seconds}
         for method in ordered_methods(times)
+        for variant, seconds in [times[method]]
     ]
     words = ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
     return Drawing(
@@ -60,6 +62,7 @@ def _drawing(benchmark: str, device: str, times: Mapping[str, float]) -> Drawing
         f"Training time of an epoch on {device} relative to the slowest method, {slowest:.2f} s: {words}.",
         {"rows": rows},
         draw,
+        footnote(variant for variant, _ in times.values()),
     )
 
 

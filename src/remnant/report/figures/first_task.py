@@ -11,10 +11,11 @@ from matplotlib.ticker import MaxNLocator
 
 from remnant.experiments.place import folder_name
 
-from ..names import benchmark_title, ordered_methods, short_title
+from ..names import benchmark_title, ordered_methods
 from ..spread import Spread
 from ..variants import Collection, Variant
 from .drawing import Drawing
+from .labels import footnote, label
 from .style import canvas, legend_below, method_look
 
 
@@ -31,6 +32,7 @@ def first_task(collection: Collection, benchmark: str) -> Drawing | None:
         f"Accuracy on task 1 after each further task of {benchmark_title(benchmark)}. At the end: {ends}.",
         {"lines": lines},
         draw,
+        footnote(found.values()),
     )
 
 
@@ -39,7 +41,7 @@ def _line(variant: Variant) -> dict[str, Any]:
     spreads = [Spread.of([None if isnan(x) else 100 * x for x in after]) for after in zip(*columns, strict=False)]
     return {
         "method": variant.method,
-        "title": short_title(variant.method),
+        "title": label(variant),
         "mean": [spread.mean for spread in spreads],
         "sd": [spread.sd for spread in spreads],
     }

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from remnant.experiments.place import folder_name
 
 from ..capacity import gpm_max_bytes
-from ..names import benchmark_title, ordered_methods, short_title
+from ..names import benchmark_title, ordered_methods
 from ..variants import Collection
 from .bars import bars
 from .drawing import Drawing
+from .labels import footnote, label
 
 # The shares the paper's text gives for GPM (Sec. 6): the complement is not counted there, bases always are.
 PAPER = {"pmnist": 0.69, "split-cifar100": 0.55, "split-miniimagenet": 0.76, "five-datasets": 0.78}
@@ -26,7 +27,7 @@ def memory(collection: Collection, benchmark: str) -> Drawing | None:
         whole = gpm_max_bytes(found[method])
         kept = found[method].memory_bytes.mean
         if whole and kept is not None:
-            rows.append({"method": method, "title": short_title(method), "value": kept / whole, "bytes": kept})
+            rows.append({"method": method, "title": label(found[method]), "value": kept / whole, "bytes": kept})
     if not rows or not any(row["value"] for row in rows):
         return None
     words = ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
@@ -37,6 +38,7 @@ def memory(collection: Collection, benchmark: str) -> Drawing | None:
         f"Memory kept between tasks relative to GPM_max on {benchmark_title(benchmark)}: {words}.{paper}",
         {"rows": rows, "paper": PAPER.get(benchmark)},
         draw,
+        footnote(found.values()),
     )
 
 

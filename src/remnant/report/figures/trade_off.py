@@ -10,9 +10,10 @@ from matplotlib.ticker import MaxNLocator
 
 from remnant.experiments.place import folder_name
 
-from ..names import benchmark_title, ordered_methods, short_title
+from ..names import benchmark_title, ordered_methods
 from ..variants import Collection
 from .drawing import Drawing
+from .labels import footnote, label
 from .style import FAINT, INK, canvas, legend_below, method_look
 
 
@@ -22,7 +23,7 @@ def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
     for method in ordered_methods(found):
         la, bwt = found[method].learning_accuracy, found[method].bwt
         if la.mean is not None and bwt.mean is not None:
-            point = {"method": method, "title": short_title(method), "la": la.mean, "la_sd": la.sd or 0.0}
+            point = {"method": method, "title": label(found[method]), "la": la.mean, "la_sd": la.sd or 0.0}
             points.append({**point, "bwt": 100 * bwt.mean, "bwt_sd": 100 * (bwt.sd or 0.0)})
     if not points:
         return None
@@ -33,7 +34,7 @@ def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
         f"Learning accuracy and backward transfer of each method on {benchmark_title(benchmark)}: {words}.",
         {"points": points},
         draw,
-        "Up: forgets less. Right: learns new tasks better. Bars: one standard deviation over seeds.",
+        footnote(found.values()),
     )
 
 
