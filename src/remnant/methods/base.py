@@ -24,6 +24,11 @@ class Method:
     needs_task = False  # whether it must be told the task at test time, so that one head for all tasks will not do
 
     def __init__(self, network: Network, *, lr: float) -> None:
+        if self.needs_task and not network.multi_head:
+            raise ValueError(
+                f"{self.name} must be told the task at test time. This stream has one head for all tasks and gives no such "
+                "hint: take a stream with a head per task, or another method."
+            )
         self.network = network
         self.device = next(network.parameters()).device
         self.lr = torch.tensor(lr, device=self.device)  # a tensor: a captured step follows its changes

@@ -43,11 +43,6 @@ class HAT(Method):
     needs_task = True
 
     def __init__(self, network: Network, *, lr: float, s_max: float = 400.0, sparsity: float = 0.75) -> None:
-        if not network.multi_head:
-            raise ValueError(
-                "HAT masks the network by task, so it must be told the task at test time. This stream has one head for "
-                "all tasks and gives no such hint: take a stream with a head per task, or another method."
-            )
         super().__init__(network, lr=lr)
         self.s_max, self.sparsity = s_max, sparsity
         self.units = network.wiring()
