@@ -165,7 +165,7 @@ def test_joint_training_has_one_row_and_an_acc(benchmark: str, own: str, tmp_pat
 
 
 @pytest.mark.parametrize("valid", [0.0, 0.2])
-@pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task", "er", "agem", "gem"])
+@pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task", "er", "agem", "gem", "ogd", "owm"])
 def test_every_method_runs_on_a_stream_of_ones_own(method: str, valid: float, own: str, tmp_path: Path) -> None:
     overrides = ("training.epochs=3", "training.batch=70", f"stream.valid={valid}")  # a batch larger than a task
     folder, _ = run(plan(method, tmp_path, *overrides, benchmark=own))
