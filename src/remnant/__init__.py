@@ -1,17 +1,8 @@
 """Learn one task after another without forgetting: Gradient Projection Memory for any PyTorch model."""
 
-from .memory import (
-    GPM,
-    ConsolidationError,
-    LayerView,
-    LeakError,
-    MemoryReport,
-    StateError,
-    Subspace,
-    UnsupportedError,
-    Verification,
-    register_layer,
-)
+from typing import TYPE_CHECKING
+
+from .on_first_use import on_first_use
 
 __version__ = "0.1.0"
 
@@ -27,3 +18,19 @@ __all__ = [
     "Verification",
     "register_layer",
 ]
+
+if TYPE_CHECKING:
+    from .memory import (
+        GPM,
+        ConsolidationError,
+        LayerView,
+        LeakError,
+        MemoryReport,
+        StateError,
+        Subspace,
+        UnsupportedError,
+        Verification,
+        register_layer,
+    )
+else:
+    __getattr__, __dir__ = on_first_use(__name__, dict.fromkeys(__all__, ".memory"))

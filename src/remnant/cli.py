@@ -229,27 +229,27 @@ app.add_typer(listing, name="list")
 def list_methods() -> None:
     """Methods that can be run."""
     with told_plainly():
-        from .experiments import show
+        from .experiments import lists
 
-        show.methods(out)
+        lists.methods(out)
 
 
 @listing.command("benchmarks")
 def list_benchmarks() -> None:
     """Benchmarks, and whether their data is here."""
     with told_plainly():
-        from .experiments import show
+        from .experiments import lists
 
-        show.benchmarks(out)
+        lists.benchmarks(out)
 
 
 @listing.command("models")
 def list_models() -> None:
     """Networks."""
     with told_plainly():
-        from .experiments import show
+        from .experiments import lists
 
-        show.models(out)
+        lists.models(out)
 
 
 @listing.command("settings")
@@ -259,9 +259,9 @@ def list_settings(
 ) -> None:
     """Every setting that --set can change."""
     with told_plainly():
-        from .experiments import show
+        from .experiments import lists
 
-        show.settings(out, method, benchmark)
+        lists.settings(out, method, benchmark)
 
 
 # --- data ---------------------------------------------------------------------------------------------------------

@@ -129,7 +129,10 @@ def test_tensorboard_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
         (["run", "permuted-digits", "gpm", "--set", "epochs=1"], "Did you mean 'training.epochs'?"),
         (["run", "permuted-digits", "gpm", "--set", "lr"], "expected key=value"),
         (["run", "permuted-digits", "gpm", "--protocol", "insane"], "It can be paper or sane"),
-        (["run", "permuted-digits", "gpm", "--steps", "fast"], "--steps fast: no such way to take steps. Use auto, captured"),
+        (
+            ["run", "permuted-digits", "gpm", "--steps", "fast"],
+            "--steps fast: no such way to take steps. Use auto, captured",
+        ),
         (["run", "permuted-digits", "gpm", "--device", "gpu"], "--device gpu: no such device"),
         (["run", "permuted-digits", "gpm", "--device", "meta"], "--device meta: no such device"),
         (["run", "permuted-digits", "gpm", "--seeds", "none"], "--seeds none: write how many (5), or which (1,3)."),

@@ -6,13 +6,14 @@
 (3, 'single', (1, 8, 8))
 """
 
-from . import five_datasets, incremental, permuted, split  # noqa: F401  each registers its streams
+from typing import TYPE_CHECKING
+
+from remnant.on_first_use import on_first_use
+
 from .errors import DataError, MissingDataError
 from .fetch import fetch
 from .prepare import add
-from .registry import BENCHMARKS, Benchmark, load_stream
 from .store import DATASETS, Dataset, Status, data_root, load_dataset, status
-from .stream import Split, Stream, Task
 
 __all__ = [
     "BENCHMARKS",
@@ -32,3 +33,15 @@ __all__ = [
     "load_stream",
     "status",
 ]
+
+if TYPE_CHECKING:
+    from .builtin import BENCHMARKS, Benchmark, load_stream
+    from .stream import Split, Stream, Task
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            **dict.fromkeys(("BENCHMARKS", "Benchmark", "load_stream"), ".builtin"),
+            **dict.fromkeys(("Split", "Stream", "Task"), ".stream"),
+        },
+    )

@@ -5,6 +5,7 @@ import secrets
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -224,6 +225,17 @@ def status() -> list[Status]:
         except DataError as error:
             rows.append(Status(entry.name, entry.title, path, 0, 0, path.stat().st_size, str(error)))
     return [*rows, _digits_status()]
+
+
+def is_ready(name: str) -> bool:
+    """Whether a set can be loaded; reads no more than headers, and of the digits nothing."""
+    if name == "digits":
+        return find_spec("sklearn") is not None
+    try:
+        load_dataset(name)
+    except DataError:
+        return False
+    return True
 
 
 def _digits_status() -> Status:

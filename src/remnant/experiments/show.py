@@ -1,4 +1,4 @@
-"""Results and lists as tables on a terminal."""
+"""Results as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from remnant.evaluation import AccuracyMatrix
 
 from .folder import RunFolder
-from .settings import Settings, describe, recipe, recipe_names, resolve
+from .settings import Settings, recipe, resolve
 
 
 def results(console: Console, settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
@@ -83,50 +83,3 @@ def _print_whole(console: Console, title: str, drawn: Table) -> None:
     width = max(console.width, drawn.__rich_measure__(console, console.options.update(max_width=10_000)).maximum)
     console.print(title, style="italic", soft_wrap=True, highlight=False)
     Console(file=console.file, width=width, force_terminal=console.is_terminal, highlight=False).print(drawn)
-
-
-def methods(console: Console) -> None:
-    from remnant.methods import METHODS
-
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    drawn.add_column("method")
-    drawn.add_column("what it does")
-    for name, method in METHODS.items():
-        drawn.add_row(name, (method.__doc__ or "").strip().splitlines()[0])
-    console.print(drawn)
-
-
-def benchmarks(console: Console) -> None:
-    from remnant.data import BENCHMARKS, status
-
-    ready = {row.name for row in status() if row.ready}
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("benchmark", "data", "what it is"):
-        drawn.add_column(heading)
-    for name in recipe_names():
-        entry = BENCHMARKS.get(name)
-        if entry is not None:
-            missing = [dataset for dataset in entry.datasets if dataset not in ready]
-            state = "[green]ready[/green]" if not missing else f"[dim]needs {', '.join(missing)}[/dim]"
-            drawn.add_row(name, state, entry.summary)
-    console.print(drawn)
-
-
-def models(console: Console) -> None:
-    from remnant.models import MODELS
-
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    drawn.add_column("model")
-    drawn.add_column("what it is")
-    for name, model in MODELS.items():
-        drawn.add_row(name, (model.__doc__ or "").strip().splitlines()[0])
-    console.print(drawn)
-
-
-def settings(console: Console, method: str, benchmark: str | None) -> None:
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("--set", "value", "allowed", "from"):
-        drawn.add_column(heading)
-    for setting in describe(benchmark, method):
-        drawn.add_row(setting.key, str(setting.value), setting.allowed, setting.source)
-    console.print(drawn)
