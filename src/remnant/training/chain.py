@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from remnant.data import Split
+from remnant.memory.precision import full_precision
 from remnant.methods import Method
 from remnant.models import MLP
 
@@ -44,4 +45,5 @@ class Chain:
         remaining = method.remaining() or {}
         first, *self.projections = (remaining.get(name) for name in names)  # None: all of it remains
         self.x, self.y = train.x.flatten(1).contiguous(), train.y
-        self.inputs = self.x if first is None else self.x @ first
+        with full_precision(self.x.device):  # most of an input is what is taken away: rounding is relative to that
+            self.inputs = self.x if first is None else self.x @ first

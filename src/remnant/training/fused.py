@@ -68,5 +68,6 @@ class FusedSteps:
             len(order) // batch,
             inputs=hidden1.shape[1], hidden1=hidden1.shape[0], hidden2=hidden2.shape[0], classes=head.shape[0],
             batch=batch, PROJECT=self.projects, PRECISION=self.precision,
+            PROJECTING="tf32x3" if self.precision == "tf32" else self.precision,
             B=MOST_ROWS, K=64, H=WIDEST, C=MOST_CLASSES, num_warps=8, num_stages=3,
         )  # fmt: skip

@@ -17,10 +17,13 @@ import triton.language as tl
 def train_mlp(  # type: ignore[no-untyped-def]
     x_ptr, remaining_ptr, y_ptr, order_ptr, w1_ptr, w2_ptr, w3_ptr, p2_ptr, p3_ptr, lr_ptr, loss_ptr, steps,
     inputs: tl.constexpr, hidden1: tl.constexpr, hidden2: tl.constexpr, classes: tl.constexpr, batch: tl.constexpr,
-    PROJECT: tl.constexpr, PRECISION: tl.constexpr,
+    PROJECT: tl.constexpr, PRECISION: tl.constexpr, PROJECTING: tl.constexpr,
     B: tl.constexpr, K: tl.constexpr, H: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """`order`: steps × batch rows. B, K, H, C: powers of two for a batch, a piece of the input, a hidden layer, the head."""
+    """PROJECTING: the precision of h·P, most of which cancels. `order`: steps × batch rows.
+
+    B, K, H, C: powers of two for a batch, a piece of the input, a hidden layer, the head.
+    """
     rows = tl.arange(0, B)
     units = tl.arange(0, H)
     outs = tl.arange(0, C)
@@ -75,8 +78,8 @@ def train_mlp(  # type: ignore[no-untyped-def]
         d2 = tl.where(h2 > 0, tl.dot(d3, w3, input_precision=PRECISION), 0.0)
         d1 = tl.where(h1 > 0, tl.dot(d2, w2, input_precision=PRECISION), 0.0)
         if PROJECT:
-            h1 = tl.dot(h1, tl.load(p2_at, mask=p2_there, other=0.0), input_precision=PRECISION)
-            h2 = tl.dot(h2, tl.load(p3_at, mask=p3_there, other=0.0), input_precision=PRECISION)
+            h1 = tl.dot(h1, tl.load(p2_at, mask=p2_there, other=0.0), input_precision=PROJECTING)
+            h2 = tl.dot(h2, tl.load(p3_at, mask=p3_there, other=0.0), input_precision=PROJECTING)
         w3 -= lr * tl.dot(tl.trans(d3), h2, input_precision=PRECISION)
         w2 -= lr * tl.dot(tl.trans(d2), h1, input_precision=PRECISION)
         tl.debug_barrier()  # all of W1 was read
