@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,12 @@ from .gram import Counts, Gram
 from .protected import ProtectedWeight, Site
 
 Grams = dict[str, Gram | Counts]
+
+
+class Ear(Protocol):
+    """Takes a weight's input rows (groups, N, n), constant inputs of biases behind them; for one-hot inputs, indices."""
+
+    def add(self, rows: Tensor, /) -> None: ...
 
 
 def record(
@@ -35,6 +41,18 @@ def record(
         device = weight.view.weight.device
         size = weight.subspaces[0].capacity
         grams[weight.name] = Counts(size, device) if weight.view.one_hot else Gram(weight.view.groups, size, device)
+    return grams, listen(model, weights, grams, batches, forward, examples)
+
+
+def listen(
+    model: nn.Module,
+    weights: list[ProtectedWeight],
+    ears: Mapping[str, Ear],
+    batches: Iterable[Any],
+    forward: Forward,
+    examples: Mapping[str, int] | None = None,
+) -> int:
+    """Gives the rows that every weight multiplies to its ear, model in eval mode; how many batches there were."""
     device = next(model.parameters()).device
     count = 0
     with ExitStack() as stack:
@@ -43,7 +61,7 @@ def record(
         stack.enter_context(_eager())
         for weight in weights:
             for site in weight.sites:
-                stack.callback(_listen(weight, site, grams[weight.name], (examples or {}).get(weight.name)).remove)
+                stack.callback(_listen(weight, site, ears[weight.name], (examples or {}).get(weight.name)).remove)
         for batch in batches:
             try:
                 forward(model, to_device(batch, device))
@@ -54,7 +72,7 @@ def record(
                 )
                 raise
             count += 1
-    return grams, count
+    return count
 
 
 def check(grams: Grams) -> None:
@@ -67,9 +85,7 @@ def check(grams: Grams) -> None:
         )
 
 
-def _listen(
-    weight: ProtectedWeight, site: Site, gram: Gram | Counts, examples: int | None
-) -> torch.utils.hooks.RemovableHandle:
+def _listen(weight: ProtectedWeight, site: Site, ear: Ear, examples: int | None) -> torch.utils.hooks.RemovableHandle:
     view = site.view
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -78,7 +94,7 @@ def _listen(
         rows = view.rows(*args, **kwargs)
         ones = view.real(*args, **kwargs) if view.real else 1
         for chunk in [rows] if isinstance(rows, Tensor) else rows:
-            gram.add(chunk if view.one_hot else _augmented(weight, chunk, site.bias, ones))
+            ear.add(chunk if view.one_hot else _augmented(weight, chunk, site.bias, ones))
 
     return site.module.register_forward_pre_hook(before, with_kwargs=True)
 
