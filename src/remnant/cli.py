@@ -1,6 +1,6 @@
 """The command line: parses and prints, decides nothing. Rooms are imported inside the commands, so that --help is quick."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +10,7 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from .experiments.executor import Plan
+    from .experiments.folder import RunFolder
 
 app = typer.Typer(
     name="remnant",
@@ -56,6 +57,8 @@ def _plain(text: str) -> str:
 
 # --- runs ---------------------------------------------------------------------------------------------------------
 
+Benchmark = Annotated[str, typer.Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")]
+Method = Annotated[str, typer.Argument(help="A method (remnant list methods).")]
 Root = Annotated[Path, typer.Option("--runs", help="Where run folders are.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="key=value: lr=0.1, threshold.start=0.95, training.epochs=1.")
@@ -75,8 +78,8 @@ Every = Annotated[
 
 @app.command()
 def run(
-    benchmark: Annotated[str, typer.Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")],
-    method: Annotated[str, typer.Argument(help="A method (remnant list methods).")],
+    benchmark: Benchmark,
+    method: Method,
     seeds: Seeds = "1",
     set_: Set = None,
     protocol: Protocol = "paper",
@@ -119,28 +122,78 @@ def resume(
         )
         if not plans:
             out.print(f"Nothing to resume in {path}: every run there is finished.", soft_wrap=True, highlight=False)
-    failed = False
+    if not _each(plans, lambda plan: _execute(plan, quiet, None)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def sweep(
+    benchmark: Benchmark,
+    method: Method,
+    over: Annotated[list[str], typer.Option(help="key=value,value,…: threshold.start=0.90,0.95,0.97,0.99.")],
+    seeds: Seeds = "1",
+    set_: Set = None,
+    protocol: Protocol = "paper",
+    device: Device = "auto",
+    parallel: Parallel = 0,
+    deterministic: Deterministic = False,
+    tf32: Tf32 = True,
+    steps: Steps = "auto",
+    checkpoint_every: Every = 20,
+    runs: Root = Path("runs"),
+    quiet: Quiet = False,
+) -> None:
+    """Run a method once for each value of a setting, and print ACC, BWT and memory by value; GPM's drift is recorded."""
+    with told_plainly():
+        from .experiments import show
+        from .experiments.executor import Plan, parse_seeds
+        from .experiments.sweep import Sweep, without_drift
+
+        chosen = Sweep.of(benchmark, method, over, set_ or (), protocol)
+        how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
+        plans = chosen.plans(Plan(chosen.settings, parse_seeds(seeds), runs, *how))
+
+    def run_value(plan: "Plan") -> None:
+        if not quiet:
+            err.print(chosen.label(plan), style="bold", highlight=False, soft_wrap=True, markup=False)
+        _run(plan, quiet)
+
+    well = _each(plans, run_value)
+    with told_plainly():
+        show.table(out, f"{benchmark} · {method}", chosen.rows(plans))
+        for sentence in without_drift(plans):
+            err.print(f"[yellow]Note:[/yellow] {_plain(sentence)}", soft_wrap=True, highlight=False)
+    if not well:
+        raise typer.Exit(1)
+
+
+def _each(plans: Sequence["Plan"], do: Callable[["Plan"], None]) -> bool:
+    """One after another. Where one fails, that is said and the others go on; False in the end."""
+    well = True
     for plan in plans:
         try:
             with told_plainly():
-                _execute(plan, quiet, None)
+                do(plan)
         except typer.Exit as ended:
             if ended.exit_code != 1:
                 raise
-            failed = True  # said already; the others go on
-    if failed:
-        raise typer.Exit(1)
+            well = False
+    return well
 
 
 def _execute(plan: "Plan", quiet: bool, tensorboard: Path | None) -> None:
     from .experiments import show
+
+    show.results(out, plan.settings, _run(plan, quiet, tensorboard), matrix=not quiet)
+
+
+def _run(plan: "Plan", quiet: bool, tensorboard: Path | None = None) -> list["RunFolder"]:
     from .experiments.executor import execute
     from .experiments.watchers import watching
 
     title = f"{plan.settings.benchmark} · {plan.settings.method}"
     with watching(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
-        folders = execute(plan, watch)
-    show.results(out, plan.settings, folders, matrix=not quiet)
+        return execute(plan, watch)
 
 
 @app.command()
@@ -161,15 +214,12 @@ def reproduce(
     """Run what is missing of a table of the paper, and print ours beside theirs."""
     with told_plainly():
         from .experiments import reproduction, show
-        from .experiments.executor import execute, parse_seeds
-        from .experiments.watchers import watching
+        from .experiments.executor import parse_seeds
 
         chosen = reproduction.Choice(table, _words(methods), _words(benchmarks))
         if run_missing:
             for plan in reproduction.missing(chosen, parse_seeds(seeds), [kept, runs], device, parallel, runs):
-                title = f"{plan.settings.benchmark} · {plan.settings.method}"
-                with watching(err, quiet=quiet, title=title) as watch:
-                    execute(plan, watch)
+                _run(plan, quiet)
         show.table(out, table, reproduction.rows(chosen, [kept, runs]))
 
 

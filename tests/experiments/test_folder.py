@@ -194,13 +194,14 @@ def test_the_small_files_of_a_finished_run_are_kept(run: RunFolder, tmp_path: Pa
     run.record(epoch=0)
     run.save_matrix(AccuracyMatrix(1, [[0.5]]))
     run.save_ranks({"fc1": [1]})
+    run.save_drift({"fc1": {"edges": [-1, 0, 1], "counts": [2, 3]}})
     run.save_checkpoint({"n": 1})
     with run.lock(), pytest.raises(RunError, match="is not finished"):
         keep_results(run, tmp_path / "results")
     run.save_result({"acc": 0.5})
     kept = keep_results(run, tmp_path / "results")
     assert kept == tmp_path / "results" / "pmnist" / "gpm" / "0123abcd" / "seed3"
-    names = ["accuracy.csv", "environment.json", "ranks.json", "result.json", "settings.json"]
+    names = ["accuracy.csv", "drift.json", "environment.json", "ranks.json", "result.json", "settings.json"]
     assert sorted(path.name for path in kept.iterdir()) == names
     assert all((kept / name).read_bytes() == (run.path / name).read_bytes() for name in names)
     assert keep_results(run, tmp_path / "results") == kept

@@ -204,7 +204,13 @@ def test_killed_at_random_moments_it_ends_as_if_it_had_never_been(name: str, tmp
             assert not any("damaged" in note for note in notes)
         (broken,) = find_runs(root)
         assert outcome(broken) == outcome(unbroken)
-        assert broken.execution() == {"deterministic": True, "tf32": True, "steps": "auto", "checkpoint_every": 1}
+        assert broken.execution() == {
+            "deterministic": True,
+            "tf32": True,
+            "steps": "auto",
+            "checkpoint_every": 1,
+            "drift": False,
+        }
 
 
 def test_a_line_of_metrics_for_every_epoch_in_order(tmp_path: Path, forks: Forks) -> None:
@@ -287,7 +293,13 @@ def test_remnant_resume_after_kill_9_goes_on_as_the_run_was_run(tmp_path: Path, 
     process.communicate()
     (run,) = find_runs(runs)
     assert not run.finished
-    assert run.execution() == {"deterministic": True, "tf32": True, "steps": "auto", "checkpoint_every": 20}
+    assert run.execution() == {
+        "deterministic": True,
+        "tf32": True,
+        "steps": "auto",
+        "checkpoint_every": 20,
+        "drift": False,
+    }
     result = runner.invoke(app, ["resume", str(runs), "--device", "cpu"])
     assert result.exit_code == 0, result.output
     assert "resumed at task 2" in result.stderr
@@ -316,7 +328,13 @@ def test_resume_can_be_told_otherwise(tmp_path: Path, forks: Forks) -> None:
     words = ["resume", str(run.path), "--device", "cpu", "--no-deterministic", "--checkpoint-every", "7", "-q"]
     result = runner.invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert run.execution() == {"deterministic": False, "tf32": True, "steps": "auto", "checkpoint_every": 7}
+    assert run.execution() == {
+        "deterministic": False,
+        "tf32": True,
+        "steps": "auto",
+        "checkpoint_every": 7,
+        "drift": False,
+    }
     assert not torch.are_deterministic_algorithms_enabled()
     assert run.finished
 

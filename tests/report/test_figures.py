@@ -103,6 +103,19 @@ def test_histograms_of_seeds_add_up_where_their_edges_agree(tmp_path: Path) -> N
     assert [line["density"] for line in lines] == [[0.25, 0.375]] * 2  # 1 and 3 of 4, in bins 1 and 2 wide
 
 
+def test_histograms_of_seeds_add_up_where_one_is_finer(tmp_path: Path) -> None:
+    seeds = (
+        {"edges": [-1, 0, 1], "counts": [1, 2]},  # half as far as the next, in bins half as wide
+        {"edges": [-2, 0, 2], "counts": [3, 2]},
+        {"edges": [-1.5, 0.5, 1.5], "counts": [9, 9]},  # its first bin lies in two of the others': left out
+    )
+    for eps in (0.9, 0.95):
+        for seed, made in enumerate(seeds):
+            run(tmp_path, settings("split-cifar100", "gpm", [f"threshold.start={eps}"]), seed, drift={"fc2": made})
+    lines = drawing(make_content([tmp_path]), "interference").data["lines"]
+    assert [(line["edges"], line["density"]) for line in lines] == [([-2, 0, 2], [0.25, 0.25])] * 2  # 4 and 4 of 8
+
+
 def test_times_of_two_devices_are_not_compared(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"), device="A")
     run(tmp_path, settings("pmnist", "finetune"), device="B")

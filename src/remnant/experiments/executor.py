@@ -23,7 +23,7 @@ from .folder import RunError, RunFolder, find_runs
 from .run import Progress, Run, Watcher
 from .settings import Settings
 
-EXECUTION = ("deterministic", "tf32", "steps", "checkpoint_every")
+EXECUTION = ("deterministic", "tf32", "steps", "checkpoint_every", "drift")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Plan:
     steps: str = "auto"
     checkpoint_every: int = 20
     checkpoint_seconds: float = 60.0
+    drift: bool = False  # whether to record how far layers drift for the first task
 
     def __post_init__(self) -> None:
         if self.steps not in STEPS:
@@ -63,6 +64,7 @@ class Plan:
             checkpoint_every=self.checkpoint_every,
             checkpoint_seconds=self.checkpoint_seconds,
             steps=self.steps,
+            drift=self.drift,
         )
 
 

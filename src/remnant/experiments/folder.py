@@ -22,7 +22,7 @@ __all__ = ["RunError", "RunFolder", "find_runs", "keep_results"]
 
 SETTINGS, ENVIRONMENT, ACCURACY = "settings.json", "environment.json", "accuracy.csv"
 RANKS, RESULT, METRICS, LOCK = "ranks.json", "result.json", "metrics.jsonl", ".lock"
-EXECUTION = "execution.json"
+EXECUTION, DRIFT = "execution.json", "drift.json"
 
 
 class Settings(Protocol):
@@ -128,6 +128,13 @@ class RunFolder:
     def ranks(self) -> dict[str, Any] | None:
         return read_json(self.path / RANKS)
 
+    def save_drift(self, histograms: Mapping[str, Any]) -> None:
+        """The first task's interference activations: {layer: {"edges": [n + 1 numbers], "counts": [n numbers]}}."""
+        write_json(self.path / DRIFT, histograms)
+
+    def drift(self) -> dict[str, Any] | None:
+        return read_json(self.path / DRIFT)
+
     def save_result(self, result: Mapping[str, Any]) -> None:
         """The last thing a run writes: it is what makes it finished."""
         write_json(self.path / RESULT, result)
@@ -180,7 +187,7 @@ def keep_results(run: RunFolder, target: Path) -> Path:
     kept = Path(target) / run.place
     with explained(kept):
         kept.mkdir(parents=True, exist_ok=True)
-    for name in (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, RESULT):  # the result last: with it, the copy is whole
+    for name in (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT, RESULT):  # the result last: with it, the copy is whole
         data = read(run.path / name)
         if data is not None:
             write(kept / name, data)

@@ -18,6 +18,7 @@ from remnant.methods import METHODS, Method
 from remnant.models import build
 from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, queue
 
+from .drift import Drift
 from .folder import RunError, RunFolder
 from .settings import Settings
 
@@ -54,13 +55,18 @@ class Run:
         checkpoint_every: int = 20,
         checkpoint_seconds: float = 60.0,
         steps: str = "auto",
+        drift: bool = False,
     ) -> None:
-        """A checkpoint after each task, and after every so many epochs, but not within so many seconds of the last."""
+        """A checkpoint after each task, and after every so many epochs, but not within so many seconds of the last.
+
+        `drift`: also record how far layers drift for the first task (`Drift`).
+        """
         self.settings, self.seed, self.folder, self.device, self.watch = settings, seed, folder, device, watch
         self.checkpoint_every, self.checkpoint_seconds, self.steps = checkpoint_every, checkpoint_seconds, steps
         self._last_checkpoint = time.monotonic()
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
         self.random = RandomState(seed, device)
+        self.drift = Drift(asked=drift)
 
     def work(self) -> Work:
         self.random.use()
@@ -86,8 +92,10 @@ class Run:
             with self._timed("evaluate"):
                 row = yield from self._evaluate(method, tests, trainer.schedule.evaluation_batch)
             self._add_row(matrix, row, joint)
+            self.drift.learnt(number, method)
             training = TrainingState()
             self._task_done(number, len(tasks), method, matrix, row)
+        self._record_drift(method, tests[0], trainer.schedule.evaluation_batch, len(tasks))
         self._finish(method, matrix)
 
     def _build(self) -> tuple[Stream, Method, Trainer]:
@@ -128,6 +136,7 @@ class Run:
                 f"({str(error).splitlines()[0]}). Resume with the release that wrote it, or move the folder away."
             ) from error
         self.random.set(state["random"])
+        self.drift.load_state_dict(state.get("drift"))  # checkpoints of releases before had none
         done = (task, training.epoch)
         self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
         self._say(task, matrix.tasks, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
@@ -142,6 +151,7 @@ class Run:
                 "random": self.random.get(),
                 "matrix": matrix.to_csv(),
                 "seconds": dict(self.seconds),
+                "drift": self.drift.state_dict(),
             }
         )
         self._last_checkpoint = time.monotonic()
@@ -189,6 +199,13 @@ class Run:
             self.folder.save_ranks(ranks)
         self._checkpoint(number + 1, TrainingState(), method, matrix)
         self.watch(Progress(self.seed, number, tasks, row=tuple(float(x) for x in row)))
+
+    def _record_drift(self, method: Method, test: Split, batch: int, tasks: int) -> None:
+        try:
+            if histograms := self.drift.histograms(method, test, batch):
+                self.folder.save_drift(histograms)
+        except ValueError as error:
+            self._say(tasks - 1, tasks, f"the drift is not recorded: {error}")
 
     def _finish(self, method: Method, matrix: AccuracyMatrix) -> None:
         self.folder.save_result(

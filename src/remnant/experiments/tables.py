@@ -124,8 +124,8 @@ def render(table: Table, results: Mapping[ResultKey, Sequence[Result]]) -> list[
             "seeds": str(len(found.seeds)),
         }
         for column in table.columns:
-            line[column] = _cell(column, found.ours[column]) if found.seeds else NOT_RUN
-            line[f"{column} (paper)"] = _cell(column, found.paper[column], of_paper=True)
+            line[column] = cell(column, found.ours[column]) if found.seeds else NOT_RUN
+            line[f"{column} (paper)"] = cell(column, found.paper[column], of_paper=True)
             if column != "seconds":
                 line[f"{column} (difference)"] = _signed(column, found.difference(column))
         lines.append(line)
@@ -157,7 +157,7 @@ def _rows(table: str, group: Mapping[str, Any]) -> list[Row]:
 def _compare(row: Row, results: Sequence[Result]) -> Comparison:
     by_seed = {result.seed: result for result in results}  # a seed counts once, however often it was run
     runs = [by_seed[seed] for seed in sorted(by_seed)]
-    ours = {figure: _measured([getattr(run, figure) for run in runs], _scale(figure)) for figure in FIGURES}
+    ours = {figure: measured([getattr(run, figure) for run in runs], _scale(figure)) for figure in FIGURES}
     paper = {figure: Figure(getattr(row.paper, figure), getattr(row.paper, f"{figure}_sd", None)) for figure in FIGURES}
     return Comparison(row, tuple(sorted(by_seed)), ours, paper)
 
@@ -167,7 +167,7 @@ def _scale(figure: str) -> float:
     return 100.0 if figure in ("acc", "capacity") else 1.0
 
 
-def _measured(values: Sequence[float | None], scale: float) -> Figure:
+def measured(values: Sequence[float | None], scale: float) -> Figure:
     """A mean over all the runs or none: one over fewer than the row says would mislead."""
     defined = [scale * value for value in values if value is not None and not isnan(value)]
     if not defined or len(defined) < len(values):
@@ -175,7 +175,7 @@ def _measured(values: Sequence[float | None], scale: float) -> Figure:
     return Figure(fmean(defined), stdev(defined) if len(defined) > 1 else None)
 
 
-def _cell(column: str, figure: Figure, *, of_paper: bool = False) -> str:
+def cell(column: str, figure: Figure, *, of_paper: bool = False) -> str:
     if figure.mean is None:
         return SILENT
     places = _places(column, of_paper)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from remnant.evaluation import AccuracyMatrix, average_accuracy
-from remnant.experiments.folder import ACCURACY, METRICS, RANKS, RESULT, SETTINGS, RunError, RunFolder
+from remnant.experiments.folder import ACCURACY, DRIFT, METRICS, RANKS, RESULT, SETTINGS, RunError, RunFolder
 from remnant.experiments.json_file import read_json
 from remnant.experiments.settings import Settings, SettingsError
 
-DRIFT = "drift.json"
 FILES = (SETTINGS, ACCURACY, RANKS, RESULT, METRICS)
 
 

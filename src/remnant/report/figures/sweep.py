@@ -3,6 +3,7 @@ figures of interference activations)."""
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -16,6 +17,8 @@ from ..reading import Histogram
 from ..variants import Collection, Variant
 from .drawing import Drawing
 from .style import COLOURS, INK, canvas, legend_below, look
+
+REACH = 3  # how many root mean squares of the widest histogram are drawn
 
 
 def sweeps(collection: Collection) -> list[list[Variant]]:
@@ -81,11 +84,21 @@ def _layer(sweep: Sequence[Variant], layer: str, mark: str, title: str) -> Drawi
 
 
 def _summed(found: Sequence[Histogram]) -> Histogram | None:
-    """Over the seeds that share their edges with the first."""
-    same = [histogram for histogram in found if histogram.edges == found[0].edges]
-    if not same:
+    """Over the seeds whose bins each lie within one of the widest's; as runs write them (`memory.histogram`), all do."""
+    if not found:
         return None
-    return Histogram(same[0].edges, tuple(sum(counts) for counts in zip(*(h.counts for h in same), strict=True)))
+    widest = max(found, key=lambda histogram: histogram.edges[-1] - histogram.edges[0])
+    counts = [0.0] * len(widest.counts)
+    for histogram in found:
+        if _within(histogram.edges, widest.edges):
+            for (low, high), count in zip(pairwise(histogram.edges), histogram.counts, strict=True):
+                counts[bisect(widest.edges, (low + high) / 2) - 1] += count
+    return Histogram(widest.edges, tuple(counts))
+
+
+def _within(fine: Sequence[float], coarse: Sequence[float]) -> bool:
+    inside = {edge for edge in coarse if fine[0] < edge < fine[-1]}
+    return coarse[0] <= fine[0] and fine[-1] <= coarse[-1] and inside <= set(fine)
 
 
 def _density(histogram: Histogram) -> list[float]:
@@ -106,6 +119,9 @@ def histograms(data: Mapping[str, Any]) -> Figure:
         axes.stairs(
             line["density"], line["edges"], color=colour, linestyle=dash, linewidth=1.6, label=f"ε = {line['eps']:g}"
         )
+    # A few values lie far out, and would leave the rest no room.
+    if reach := REACH * max((_deviation(line) for line in data["lines"]), default=0.0):
+        axes.set_xlim(-reach, reach)
     axes.set_xlabel("interference activation ΔW·x of task 1")
     axes.set_ylabel("density")
     legend_below(figure, axes)

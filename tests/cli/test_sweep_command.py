@@ -1,0 +1,107 @@
+"""`remnant sweep`, and the figures that `remnant report` makes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+from typer.testing import CliRunner, Result
+
+from remnant.cli import app
+from remnant.experiments.folder import find_runs
+
+FEW = ["--set", "stream.tasks=3", "--set", "training.epochs=2", "--set", "training.batch=20", "--device", "cpu"]
+SWEEP = ["sweep", "permuted-digits", "gpm", "--over", "threshold.start=0.6,0.99", *FEW]
+
+
+def remnant(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "store"))
+    return tmp_path
+
+
+def spread(histogram: dict[str, list[float]]) -> float:
+    middles = [(a + b) / 2 for a, b in zip(histogram["edges"], histogram["edges"][1:], strict=False)]
+    squares = sum(count * middle**2 for count, middle in zip(histogram["counts"], middles, strict=True))
+    return float((squares / sum(histogram["counts"])) ** 0.5)
+
+
+def test_from_a_sweep_to_its_figures(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("jinja2")
+    result = remnant(*SWEEP)
+    assert "threshold.start=0.6\nseed 0: task 1/3" in result.stderr
+    title, headings, *rows = [re.split(r"  +", line.strip()) for line in result.stdout.splitlines()]
+    assert title == ["permuted-digits · gpm"]
+    assert headings == ["threshold.start", "seeds", "ACC, %", "BWT", "memory, kB"]
+    assert [row[:2] for row in rows] == [["0.6", "1"], ["0.99", "1"]]
+    runs = {run.settings["options"]["threshold"]["start"]: run for run in find_runs(folder / "runs")}
+    for row, eps in zip(rows, (0.6, 0.99), strict=True):
+        result_file = runs[eps].result() or {}
+        assert row[2:4] == [f"{100 * result_file['acc']:.2f}", f"{result_file['bwt']:.3f}"]
+    loose, tight = (runs[eps].drift() or {} for eps in (0.6, 0.99))
+    for layer in ("hidden.0", "hidden.1", "head"):
+        assert spread(tight[layer]) < spread(loose[layer])  # the paper's finding
+
+    again = remnant(*SWEEP)
+    assert again.stdout == result.stdout
+    assert "seed" not in again.stderr  # nothing was run
+
+    remnant("keep", "results")
+    assert all(run.drift() for run in find_runs(folder / "results"))
+    remnant("report", "results", "-o", "report")
+    page = (folder / "report" / "index.html").read_text(encoding="utf-8")
+    assert "no two runs that differ in ε alone" not in page
+    drawn = [path.name for path in (folder / "report" / "figures").glob("interference-*.svg")]
+    assert sorted(name.rsplit("-", 1)[1] for name in drawn) == ["head.svg", "hidden.0.svg", "hidden.1.svg"]
+    assert list((folder / "report" / "figures").glob("threshold-*.svg"))
+
+
+def test_a_value_that_fails_does_not_keep_the_others_from_running(folder: Path) -> None:
+    result = remnant("sweep", "permuted-digits", "gpm", "--over", "lr=10,0.05", *FEW, "--quiet", code=1)
+    assert result.stderr.startswith("Error: ")
+    assert "did training diverge?" in result.stderr
+    rows = [re.split(r"  +", line.strip()) for line in result.stdout.splitlines()[2:]]
+    assert rows[0] == ["10", "0", *["not finished"] * 3]
+    assert rows[1][:2] == ["0.05", "1"]
+
+
+def test_a_run_from_before_is_not_run_again_and_its_missing_drift_is_said(folder: Path) -> None:
+    remnant("run", "permuted-digits", "gpm", "--set", "threshold.start=0.6", *FEW, "-q")
+    (path,) = (run.path.relative_to(folder) for run in find_runs(folder / "runs"))
+    before = json.loads((path / "result.json").read_text())
+    result = remnant(*SWEEP, "--quiet")
+    assert f"Note: {path} was run before, without a record of its drift" in result.stderr
+    assert json.loads((path / "result.json").read_text()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["permuted-digit", "gpm", "--over", "lr=1"], "No benchmark called 'permuted-digit'"),
+        (["permuted-digits", "gpm", "--over", "lr=0.1,0.1"], "Give each value once."),
+        (["permuted-digits", "gpm", "--over", "lr=0.1", "--device", "gpu"], "--device gpu: no such device."),
+        (["permuted-digits", "gpm", "--over", "lr=0.1", "--seeds", "0"], "--seeds 0: at least one"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_told_once_and_nothing_is_run(folder: Path, words: list[str], says: str) -> None:
+    result = remnant("sweep", *words, code=1)
+    assert result.stderr.startswith("Error: ")
+    assert says in result.stderr
+    assert result.stderr.count("Error:") == 1
+    assert result.stdout == ""
+    assert not (folder / "runs").exists()
+    assert "Missing option '--over'" in remnant("sweep", "permuted-digits", "gpm", code=2).output
