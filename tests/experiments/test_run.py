@@ -85,6 +85,8 @@ def test_a_run_leaves_matrix_ranks_metrics_result_and_environment(tmp_path: Path
     assert result["bwt"] == backward_transfer(matrix)
     assert result["learning_accuracy"] == learning_accuracy(matrix)
     assert result["acc"] > 0.5  # it learns
+    assert result["validation_acc"] == pytest.approx(result["acc"], abs=0.1)  # other examples of the same tasks
+    assert result["validation_acc"] != result["acc"]
     assert {name: len(added) for name, added in ranks.items()} == {"hidden.0": 3, "hidden.1": 3, "head": 3}
     assert sum(ranks["hidden.0"]) <= 64
     assert ranks["hidden.0"][0] > 1
@@ -161,6 +163,7 @@ def test_joint_training_has_one_row_and_an_acc(benchmark: str, own: str, tmp_pat
     assert math.isnan(result["bwt"])
     assert folder.ranks() is None
     last = folder.metrics()[-1]
+    assert result["validation_acc"] == pytest.approx(last["valid_accuracy"])  # tasks of one size, and no epoch after
     assert last["valid_accuracy"] > 0.6  # measured by each task's own head, where it has one
 
 
@@ -174,6 +177,7 @@ def test_every_method_runs_on_a_stream_of_ones_own(method: str, valid: float, ow
     assert result is not None
     assert matrix.learned == 3
     assert 0 <= result["acc"] <= 1
+    assert (result["validation_acc"] is None) == (valid == 0)
     assert result["capacity"] == (3.0 if method == "single-task" else 1.0)
     assert all(math.isnan(line["valid_loss"]) == (valid == 0) for line in folder.metrics())
 

@@ -96,7 +96,11 @@ class Run:
             training = TrainingState()
             self._task_done(number, len(tasks), method, matrix, row)
         self._record_drift(method, tests[0], trainer.schedule.evaluation_batch, len(tasks))
-        self._finish(method, matrix)
+        valid = [task.valid.to(self.device) for task in stream]
+        validation = None
+        if all(map(len, valid)):
+            validation = yield from self._evaluate(method, valid, trainer.schedule.evaluation_batch)
+        self._finish(method, matrix, validation)
 
     def _build(self) -> tuple[Stream, Method, Trainer]:
         settings = self.settings
@@ -207,10 +211,12 @@ class Run:
         except ValueError as error:
             self._say(tasks - 1, tasks, f"the drift is not recorded: {error}")
 
-    def _finish(self, method: Method, matrix: AccuracyMatrix) -> None:
+    def _finish(self, method: Method, matrix: AccuracyMatrix, validation: Row | None) -> None:
         self.folder.save_result(
             {
                 "acc": average_accuracy(matrix),
+                # ACC on what was held back from training: to choose settings by, which test sets are not for.
+                "validation_acc": None if validation is None else float(validation.mean()),
                 "bwt": backward_transfer(matrix),
                 "learning_accuracy": learning_accuracy(matrix),
                 "seconds": dict(self.seconds),

@@ -86,10 +86,12 @@ def _row(folders: Sequence[RunFolder]) -> dict[str, str]:
     results = [result for folder in folders if (result := folder.result())]
 
     def figure(name: str, scale: float = 1.0) -> str:
-        return cell(name, measured([result.get(name) for result in results], scale)) if results else NOT_FINISHED
+        figure = measured([result.get(name) for result in results], scale)
+        return cell(name.removeprefix("validation_"), figure) if results else NOT_FINISHED
 
     return {
         "seeds": str(len(results)),
+        "validation ACC, %": figure("validation_acc", 100.0),
         "ACC, %": figure("acc", 100.0),
         "BWT": figure("bwt"),
         "memory, kB": figure("memory_bytes", 1e-3),
