@@ -18,8 +18,14 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
+# Numbers of one core, and numpy on one too: torch has one in a run.
+ONE_CORE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 bench: $(INSTALLED)
+	$(BIN)/python benchmarks/start.py
+	$(ONE_CORE) $(BIN)/python benchmarks/pmnist_step.py
+	$(ONE_CORE) $(BIN)/python benchmarks/consolidation.py --cpu
 	$(BIN)/python benchmarks/memory.py
+	$(ONE_CORE) $(BIN)/python benchmarks/growth.py
 
 report: $(INSTALLED)
 	$(BIN)/remnant report results -o report --docs docs

@@ -1,0 +1,59 @@
+"""A benchmark as its recipe has it: our method, the reference beside it, and the tasks, all on one device."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from reference import Reference
+
+from remnant.data import Task, load_stream
+from remnant.experiments.executor import prepare
+from remnant.experiments.settings import resolve
+from remnant.methods import METHODS, Method
+from remnant.models import Network, build
+
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+
+
+def best_device() -> torch.device:
+    return GPU if torch.cuda.is_available() else CPU
+
+
+class Setting:
+    """Everything with seed 0. On a CPU torch then has one thread, as it has in a run."""
+
+    def __init__(self, benchmark: str, device: torch.device, *overrides: str) -> None:
+        prepare(device, deterministic=False, tf32=True)
+        self.device, self.settings = device, resolve(benchmark, "gpm", overrides)
+        self.stream = load_stream(benchmark, seed=0, **self.settings.stream_options(0))
+        self.batch = int(self.settings.training["batch"])
+
+    def task(self, number: int) -> Task:
+        return self.stream[number].to(self.device)
+
+    def method(self, name: str = "gpm") -> Method:
+        options = self.settings.options if name == "gpm" else {"lr": self.settings.options["lr"]}
+        return METHODS[name](self._network(), **options)
+
+    def reference(self) -> Reference:
+        options = {
+            name: value for name, value in self.settings.options.items() if name not in ("threshold", "rank_rule")
+        }
+        threshold = self.settings.options["threshold"]
+        return Reference(self._network(), threshold=lambda *at: _threshold(threshold, *at), **options)
+
+    def _network(self) -> Network:
+        shape, stream = dict(self.settings.network), self.stream
+        classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
+        return build(shape.pop("name"), input_shape=stream.input_shape, classes=classes, seed=0, **shape).to(
+            self.device
+        )
+
+
+def _threshold(setting: dict[str, Any], layer: str, task: int) -> float:
+    if "layers" in setting:
+        return float(next(value for pattern, value in setting["layers"].items() if fnmatch(layer, pattern)))
+    return float(setting["value"]) if "value" in setting else float(setting["start"]) + task * float(setting["step"])

@@ -1,0 +1,46 @@
+"""How long `import remnant` and `remnant list` take, against importing torch, which neither needs.
+
+python benchmarks/start.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+GOES = 7
+CLOCK = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
+
+
+def command(*words: str) -> float:
+    """Seconds of a whole process, the fastest of several."""
+    times = []
+    for _ in range(GOES):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def inside(code: str, before: str = "pass") -> float:
+    """Seconds of a statement in a fresh interpreter, after another."""
+    words = [sys.executable, "-c", f"{before}; " + CLOCK.format(code)]
+    return min(float(subprocess.run(words, check=True, capture_output=True, text=True).stdout) for _ in range(GOES))
+
+
+def main() -> None:
+    torch = inside("import torch")
+    print(f"{'import torch':<42} {torch:6.2f} s")
+    print(f"{'import remnant':<42} {inside('import remnant'):6.2f} s")
+    print(f"{'from remnant import GPM, torch there':<42} {inside('from remnant import GPM', 'import torch'):6.2f} s")
+    print(f"{'python -m remnant --help':<42} {command('-m', 'remnant', '--help'):6.2f} s")
+    lists = [command("-m", "remnant", "list", what) for what in ("methods", "benchmarks", "models")]
+    print(f"{'python -m remnant list (the slowest of three)':<42} {max(lists):6.2f} s")
+    settings = command("-m", "remnant", "list", "settings", "gpm")
+    print(f"{'python -m remnant list settings gpm':<42} {settings:6.2f} s (needs torch)")
+    print(f"ratio {torch / max(lists):.1f}: importing torch takes so many times as long as a list")
+
+
+if __name__ == "__main__":
+    main()
