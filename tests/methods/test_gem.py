@@ -44,8 +44,8 @@ def data(net: Network, task: int, count: int = 32) -> Split:
 # --- the projected gradient -------------------------------------------------------------------------------------------
 
 
-def projected(g: Tensor, G: Tensor, strength: float) -> Tensor:
-    return without_conflicts(g, G, strength, NonNegativeQuadratic(len(G), CPU))
+def projected(g: Tensor, G: Tensor, strength: float, ridge: float = 0.0) -> Tensor:
+    return without_conflicts(g, G, strength, ridge, NonNegativeQuadratic(len(G), CPU))
 
 
 @given(st.integers(1, 9), st.sampled_from([0.0, 0.5]), st.floats(-2, 2), st.integers(0, 10**6))
@@ -68,6 +68,20 @@ def test_every_constraint_holds_and_nothing_nearer_does_so(tasks: int, strength:
     v, _ = nnls(G.T.numpy(), -(g + strength * G.sum(0)).numpy())
     wanted = g + G.T @ torch.from_numpy(v + strength)
     assert torch.allclose(step, wanted, rtol=0, atol=1e-9 * float(size))
+
+
+@given(st.integers(1, 9), st.sampled_from([0.0, 0.5]), st.sampled_from([1e-3, 1.0]), st.integers(0, 10**6))
+def test_a_ridge_is_a_price_on_large_v(tasks: int, strength: float, ridge: float, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    G = torch.randn(tasks, 30, generator=rng, dtype=torch.float64)
+    g = torch.randn(30, generator=rng, dtype=torch.float64) - G.mean(0)
+    step = projected(g, G, strength, ridge)
+    # ½vᵀ(GGᵀ + εI)v + gᵀGᵀv: least squares with rows √ε·v = 0 below the others.
+    A = torch.cat([G.T, ridge**0.5 * torch.eye(tasks, dtype=torch.float64)])
+    at_strength = torch.cat([g, torch.zeros(tasks, dtype=torch.float64)]) + strength * A.sum(1)
+    v, _ = nnls(A.numpy(), -at_strength.numpy())
+    wanted = g + G.T @ torch.from_numpy(v + strength) if (G @ g).min() < 0 else g
+    assert torch.allclose(step, wanted, rtol=0, atol=1e-9 * float(g.norm() * G.norm()))
 
 
 def test_in_float32_the_constraints_hold_to_rounding() -> None:
@@ -171,7 +185,7 @@ def test_twenty_tasks() -> None:
 def test_settings_are_checked() -> None:
     assert resolve("pmnist", "gem").stream["pixels"] == "unit"  # and GPM's are normalised
     assert "pixels" not in resolve("pmnist", "gpm").stream
-    assert resolve("pmnist", "gem").options == {"lr": 0.1, "memory": 1000, "memory_strength": 0.5}
-    for wrong in ("memory=0", "memory_strength=-0.5"):
+    assert resolve("pmnist", "gem").options == {"lr": 0.1, "memory": 1000, "memory_strength": 0.5, "ridge": 1e-3}
+    for wrong in ("memory=0", "memory_strength=-0.5", "ridge=-1"):
         with pytest.raises(SettingsError, match="takes a"):
             resolve("pmnist", "gem", [wrong])

@@ -50,6 +50,7 @@ OPTIONS: dict[str, Kind] = {
     "memory": whole(1),
     "memory_batch": whole(1),
     "memory_strength": number(0, 100),
+    "ridge": number(0, 1000),
     "strength": number(0, 1e9),
     "fisher_batch": whole(1),
     "alpha_start": each_layer(number(0, 1e9, above=True)),

@@ -56,7 +56,8 @@ class Settings:
         if isinstance(threshold, dict) and "layers" in threshold:
             options["threshold"] = {"layers": dict(sorted(threshold["layers"].items(), key=_most_special_first))}
         for name in known.PER_LAYER & options.keys():
-            options[name] = dict(sorted(options[name].items(), key=_most_special_first))
+            if isinstance(options[name], dict):
+                options[name] = dict(sorted(options[name].items(), key=_most_special_first))
         object.__setattr__(self, "options", options)
 
     def stream_options(self, seed: int) -> dict[str, Any]:

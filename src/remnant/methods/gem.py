@@ -21,7 +21,8 @@ class GEM(Episodic):
     """Steps along g where Gg ≥ 0, G having the gradient on each past task's memory as a row; else along g̃ = g + Gᵀv.
 
     v minimises ½vᵀGGᵀv + gᵀGᵀv over v ≥ γ (`memory_strength`): at γ = 0, g̃ is the nearest to g with Gg̃ ≥ 0; at a larger γ
-    the nearest to g + γ·Gᵀ1.
+    the nearest to g + γ·Gᵀ1. `ridge` is added to GGᵀ's diagonal, as the published code does. It bounds v where a memory is
+    known by heart and its gradient is small and mostly noise; the constraints then hold but nearly.
 
     The memory is shared evenly by the stream's tasks. All that is kept is used in every step, in one pass that is vectorised
     over tasks: a norm by the batch sees one task at a time, and running statistics stay as they are.
@@ -29,9 +30,11 @@ class GEM(Episodic):
 
     name = "gem"
 
-    def __init__(self, network: Network, *, lr: float, memory: int, memory_strength: float = 0.5) -> None:
+    def __init__(
+        self, network: Network, *, lr: float, memory: int, memory_strength: float = 0.5, ridge: float = 0.0
+    ) -> None:
         super().__init__(network, lr=lr, memory=memory)
-        self.memory_strength = memory_strength
+        self.memory_strength, self.ridge = memory_strength, ridge
         self.names = {id(parameter): f"network.{name}" for name, parameter in network.named_parameters()}
 
     def start(self, task: int) -> None:
@@ -42,7 +45,8 @@ class GEM(Episodic):
         loss = self.loss(x, y)
         gradients = self.gradients(loss)
         if len(self.memory):
-            vector = without_conflicts(flat(gradients), self.past_gradients(), self.memory_strength, self.solver)
+            past = self.past_gradients()
+            vector = without_conflicts(flat(gradients), past, self.memory_strength, self.ridge, self.solver)
             gradients = shaped(vector, gradients)
         self.descend(gradients)
         return loss.detach()
@@ -73,10 +77,13 @@ class GEM(Episodic):
         self._lay_out()
 
 
-def without_conflicts(gradient: Tensor, past: Tensor, strength: float, solver: NonNegativeQuadratic) -> Tensor:
+def without_conflicts(
+    gradient: Tensor, past: Tensor, strength: float, ridge: float, solver: NonNegativeQuadratic
+) -> Tensor:
     """g + Gᵀv, and g itself where no row of G conflicts with it."""
     products = gram(torch.cat([gradient[None], past]))
     P, q = products[1:, 1:], products[1:, 0]
+    P.diagonal().add_(ridge)
     # v = γ + u with u ≥ 0: the same problem in u, with the slope at v = γ.
     u = solver.solve(P, q + strength * P.sum(1))
     v = ((u + strength) * (q < 0).any()).to(past.dtype)
