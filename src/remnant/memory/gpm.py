@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,19 +13,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import batches as batch_streams
-from . import consolidation, inputs, norms, recorder, state
+from . import checks, consolidation, inputs, norms, recorder, state
 from .attachment import Attachment
 from .batches import Forward
-from .discovery import Selection, clean, discover, unwrap
+from .discovery import Selection, discover, unwrap
 from .errors import StateError
 from .protected import ProtectedWeight
 from .report import LayerReport, MemoryReport
 from .subspace import RANK_RULES, Subspace
 from .threshold import Schedule, Threshold, resolve
-from .verification import Verification, check_still, check_weight
+from .verification import LayerCheck, Verification, check_still, check_weight
 
 ROUNDING_STEPS = 8  # of plain SGD: so many roundings add up to less than one unit in the last place
-SUSPICIOUS = 0.01  # a task whose steps leaked more than this was trained past the memory
 
 
 class GPM:
@@ -107,26 +105,8 @@ class GPM:
         """From now on every step of this optimizer leaves W·M where the task found it. Attaching again changes nothing."""
         if any(attachment.optimizer is optimizer for attachment in self._attached):
             return optimizer
-        self._check_model()
-        held = {p for group in optimizer.param_groups for p in group["params"]}
-        ours = {p for weight in self._plan.weights for p in weight.parameters} | set(self._plan.frozen.values())
-        if not held & ours:
-            raise ValueError(
-                "This optimizer holds none of the protected weights. Build it from the parameters of the model the memory "
-                "was made for (after any wrapper that replaces them), then attach it."
-            )
-        known = ours | set(self._plan.free.values())
-        for name, parameter in self.model.named_parameters():
-            if (
-                parameter in held
-                and parameter.requires_grad
-                and parameter not in known
-                and clean(name) in self._selection
-            ):
-                raise ValueError(
-                    f"{name!r} was not there or not trainable when the memory was made, so it is not protected. Exclude it "
-                    "by a pattern (a new head may come at any time under one), or make a new memory."
-                )
+        checks.check_model(self.model, self._plan)
+        checks.check_optimizer(optimizer, self.model, self._plan, self._selection)
         self._attached.append(Attachment(optimizer, self._project, self._restore))
         if self.tasks:
             self._hold_norms()
@@ -235,7 +215,7 @@ class GPM:
         batch)`: how to call the model, where model(batch), model(batch[0]) or model(**batch) is not it. Returns how many
         directions each layer gained. All or nothing: an error leaves the memory as it was.
         """
-        self._check_model()
+        checks.check_model(self.model, self._plan)
         weights = self._plan.weights
         thresholds = {weight.name: self._threshold(weight.name, self.tasks) for weight in weights}
         grams = consolidation.gather(
@@ -248,9 +228,9 @@ class GPM:
             task=self.tasks,
         )
         consolidation.check_all_seen(weights, grams, self._stepped)
-        self._warn_of_leaks()
+        checks.warn_of_leaks(self._checks(None) if self.tasks else [])
         grown = consolidation.grow(weights, grams, thresholds.__getitem__, self.rank_rule)
-        self._say_what_is_full(grown)
+        checks.warn_of_full(self._newly_full(grown))
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])
         self.tasks += 1
@@ -278,26 +258,11 @@ class GPM:
             if tensor.is_floating_point()
         }
 
-    def _say_what_is_full(self, grown: consolidation.Grown) -> None:
+    def _newly_full(self, grown: consolidation.Grown) -> list[str]:
         full = [weight.name for weight, subspaces, _ in grown if all(subspace.full for subspace in subspaces)]
-        full = [name for name in full if name not in self._said_full]
-        self._said_full.update(full)
-        if full:
-            warnings.warn(
-                f"Full, and from now on fixed: {', '.join(full)}. Every input direction of the layer is remembered. A lower "
-                "threshold or a wider layer would leave room for more tasks.",
-                stacklevel=3,
-            )
-
-    def _warn_of_leaks(self) -> None:
-        leaking = [x for x in self._checks(None) if x.leak > max(SUSPICIOUS, x.rounding)] if self.tasks else []
-        if leaking:
-            named = ", ".join(f"{x.name} ({x.leak:.0%})" for x in leaking)
-            warnings.warn(
-                f"In this task these layers changed inside what earlier tasks use: {named}. They may have forgotten. Attach "
-                "every optimizer that trains them, or call project() and restore() around a hand-written step.",
-                stacklevel=3,
-            )
+        new = [name for name in full if name not in self._said_full]
+        self._said_full.update(new)
+        return new
 
     # --- looking at it --------------------------------------------------------------------------------------------
 
@@ -322,28 +287,28 @@ class GPM:
         return result
 
     @torch.no_grad()
-    def _checks(self, grams: recorder.Grams | None) -> list[Any]:
+    def _checks(self, grams: recorder.Grams | None) -> list[LayerCheck]:
         self._follow_devices()
-        checks = [check_weight(weight, self._anchors, grams) for weight in self._plan.weights]
-        checks += [check_still(name, p, self._anchors[p]) for name, p in self._plan.frozen.items()]
+        layers = [check_weight(weight, self._anchors, grams) for weight in self._plan.weights]
+        layers += [check_still(name, p, self._anchors[p]) for name, p in self._plan.frozen.items()]
         now = self._running_statistics()
-        return checks + [check_still(name, now[name], then) for name, then in self._statistics.items()]
+        return layers + [check_still(name, now[name], then) for name, then in self._statistics.items()]
 
     # --- keeping it -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on, the weights themselves aside: save those with the model's own state_dict."""
-        self._check_model()
+        checks.check_model(self.model, self._plan)
         return state.collect(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Takes over a saved memory of the same model. All or nothing."""
-        self._check_model()
+        checks.check_model(self.model, self._plan)
         state.restore(self, saved)
 
     def save(self, path: str | Path) -> None:
         """One safetensors file, replaced whole or not at all."""
-        self._check_model()
+        checks.check_model(self.model, self._plan)
         state.save(self, Path(path))
 
     @classmethod
@@ -365,17 +330,6 @@ class GPM:
             raise StateError(f"The memory in {path} does not fit this model: {error}") from error
         memory.load_state_dict(saved)
         return memory
-
-    def _check_model(self) -> None:
-        """A parameter replaced by another object (a new head, a swapped layer) would no longer be the one protected."""
-        present = {id(parameter) for parameter in self.model.parameters()}
-        ours = [(weight.name, parameter) for weight in self._plan.weights for parameter in weight.parameters]
-        for name, parameter in [*ours, *self._plan.frozen.items()]:
-            if id(parameter) not in present:
-                raise RuntimeError(
-                    f"The parameters of {name!r} were replaced since the memory was made. Make a new one for the model as it "
-                    "is (GPM.load takes over bases saved before)."
-                )
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

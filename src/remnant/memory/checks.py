@@ -1,0 +1,65 @@
+"""What a memory refuses and what it warns of: mistakes that would let a model forget unnoticed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+
+from torch import nn
+from torch.optim import Optimizer
+
+from .discovery import Plan, Selection, clean
+from .verification import LayerCheck
+
+SUSPICIOUS = 0.01  # a task whose steps leaked more than this was trained past the memory
+OF_THE_CALLER = 3  # past the function here and the memory's own
+
+
+def check_model(model: nn.Module, plan: Plan) -> None:
+    """A parameter replaced by another object (a new head, a swapped layer) would no longer be the one protected."""
+    present = {id(parameter) for parameter in model.parameters()}
+    ours = [(weight.name, parameter) for weight in plan.weights for parameter in weight.parameters]
+    for name, parameter in [*ours, *plan.frozen.items()]:
+        if id(parameter) not in present:
+            raise RuntimeError(
+                f"The parameters of {name!r} were replaced since the memory was made. Make a new one for the model as it "
+                "is (GPM.load takes over bases saved before)."
+            )
+
+
+def check_optimizer(optimizer: Optimizer, model: nn.Module, plan: Plan, selection: Selection) -> None:
+    """It must train what is protected, and nothing that should be and is not."""
+    held = {p for group in optimizer.param_groups for p in group["params"]}
+    ours = {p for weight in plan.weights for p in weight.parameters} | set(plan.frozen.values())
+    if not held & ours:
+        raise ValueError(
+            "This optimizer holds none of the protected weights. Build it from the parameters of the model the memory "
+            "was made for (after any wrapper that replaces them), then attach it."
+        )
+    known = ours | set(plan.free.values())
+    for name, parameter in model.named_parameters():
+        if parameter in held and parameter.requires_grad and parameter not in known and clean(name) in selection:
+            raise ValueError(
+                f"{name!r} was not there or not trainable when the memory was made, so it is not protected. Exclude it "
+                "by a pattern (a new head may come at any time under one), or make a new memory."
+            )
+
+
+def warn_of_full(layers: Sequence[str]) -> None:
+    if layers:
+        warnings.warn(
+            f"Full, and from now on fixed: {', '.join(layers)}. Every input direction of the layer is remembered. A lower "
+            "threshold or a wider layer would leave room for more tasks.",
+            stacklevel=OF_THE_CALLER,
+        )
+
+
+def warn_of_leaks(checks: Iterable[LayerCheck]) -> None:
+    leaking = [x for x in checks if x.leak > max(SUSPICIOUS, x.rounding)]
+    if leaking:
+        named = ", ".join(f"{x.name} ({x.leak:.0%})" for x in leaking)
+        warnings.warn(
+            f"In this task these layers changed inside what earlier tasks use: {named}. They may have forgotten. Attach "
+            "every optimizer that trains them, or call project() and restore() around a hand-written step.",
+            stacklevel=OF_THE_CALLER,
+        )
