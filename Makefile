@@ -25,7 +25,7 @@ bench: $(INSTALLED)
 	$(ONE_CORE) $(BIN)/python benchmarks/pmnist_step.py
 	$(ONE_CORE) $(BIN)/python benchmarks/consolidation.py --cpu
 	$(BIN)/python benchmarks/memory.py
-	$(ONE_CORE) $(BIN)/python benchmarks/growth.py
+	$(ONE_CORE) $(BIN)/python benchmarks/growth.py --quick
 
 report: $(INSTALLED)
 	$(BIN)/remnant report results -o report --docs docs

@@ -100,6 +100,13 @@ def _times(points: Points, x: int, y: float) -> str:
     return f"×{y / of:.1f} (x^{math.log(y / of) / math.log(x / before):.1f})"
 
 
+def _short(count: int) -> str:
+    for unit, size in (("M", 10**6), ("k", 10**3)):
+        if count >= size and count % size == 0:
+            return f"{count // size}{unit}"
+    return str(count)
+
+
 def draw(path: Path, tasks: tuple[Points, Points], widths: Points, rows: Points) -> None:
     import matplotlib.pyplot as plt
 
@@ -123,6 +130,9 @@ def draw(path: Path, tasks: tuple[Points, Points], widths: Points, rows: Points)
                 label="n³" if power == 3 else "∝ rows",
             )
             axis.set(title=title, xlabel=label, ylabel="s")
+            axis.set_xticks([at for at, _ in points], [_short(at) for at, _ in points])
+            axis.minorticks_off()
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.legend()
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
