@@ -198,7 +198,7 @@ def _run(plan: "Plan", quiet: bool, tensorboard: Path | None = None) -> list["Ru
 
 @app.command()
 def reproduce(
-    table: Annotated[str, typer.Argument(help="table1a, table1b, table3, single-epoch or class-incremental.")],
+    table: Annotated[str, typer.Argument(help="table1a, table1b, table2, table3, single-epoch or class-incremental.")],
     methods: Annotated[str, typer.Option(help="Only these methods, with commas between.")] = "",
     benchmarks: Annotated[str, typer.Option(help="Only these benchmarks, with commas between.")] = "",
     seeds: Seeds = "5",
@@ -213,10 +213,17 @@ def reproduce(
 ) -> None:
     """Run what is missing of a table of the paper, and print ours beside theirs."""
     with told_plainly():
-        from .experiments import reproduction, show
+        from .experiments import reproduction, show, times
         from .experiments.executor import parse_seeds
 
         chosen = reproduction.Choice(table, _words(methods), _words(benchmarks))
+        if table == times.TABLE:
+            if run_missing:
+                from .experiments.timing import measure_all
+
+                measure_all(chosen.to_run(), device, runs, lambda line: None if quiet else out.print(line))
+            show.table(out, table, times.rows_of(chosen.load().rows, [runs, kept]))
+            return
         if run_missing:
             for plan in reproduction.missing(chosen, parse_seeds(seeds), [kept, runs], device, parallel, runs):
                 _run(plan, quiet)
@@ -234,11 +241,13 @@ def keep(
 ) -> None:
     """Copy the small files of finished runs (matrices, settings, timings; no checkpoints) for safe keeping."""
     with told_plainly():
+        from .experiments import times
         from .experiments.folder import find_runs, keep_results
 
         finished = [found for found in find_runs(runs) if found.finished]
         for found in finished:
             keep_results(found, results)
+        times.keep(runs, results)
         out.print(f"Kept {len(finished)} run(s) in {results}.", soft_wrap=True, highlight=False)
 
 

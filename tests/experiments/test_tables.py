@@ -55,6 +55,15 @@ def test_the_issue_s_runs_are_in_the_tables() -> None:
                 for method in with_heads
             ),
         ],
+        "table2": [
+            *((benchmark, method) for benchmark, method in everyone if method != "multitask"),
+            *(("split-cifar100", method) for method in ("owm", *with_heads[:-1])),
+            *(
+                (benchmark, method)
+                for benchmark in ("split-miniimagenet", "five-datasets")
+                for method in with_heads[:-1]
+            ),
+        ],
         "table3": [("cifar100-superclass", "single-task"), ("cifar100-superclass", "gpm")] * 2,
         "single-epoch": everyone,
         "class-incremental": [("mnist-incremental", "ewc"), ("mnist-incremental", "gpm")],

@@ -137,5 +137,5 @@ def test_it_is_for_plain_networks_and_methods_that_only_project() -> None:
 @pytest.mark.parametrize(("steps", "kind"), [("auto", HandwrittenSteps), ("eager", EagerSteps)])
 def test_the_trainer_takes_them_where_it_may(steps: str, kind: type) -> None:
     trainer, task = Trainer(Schedule(0.1, 1, batch=10), steps=steps), Task("a", 10, split(), split(), split())
-    assert type(trainer._steps(learner("gpm"), task)) is kind
-    assert type(trainer._steps(learner("ewc"), task)) is EagerSteps
+    assert type(trainer.steps_of(learner("gpm"), task)) is kind
+    assert type(trainer.steps_of(learner("ewc"), task)) is EagerSteps

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from remnant.data import Split, Stream, load_stream
+from remnant.data import Split
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
 from remnant.memory.errors import ConsolidationError, StateError
-from remnant.methods import METHODS, Method
-from remnant.models import build
+from remnant.methods import Method
 from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, queue
 
+from .building import build_method
 from .drift import Drift
 from .folder import RunError, RunFolder
 from .settings import Settings
@@ -70,7 +70,8 @@ class Run:
 
     def work(self) -> Work:
         self.random.use()
-        stream, method, trainer = self._build()
+        stream, method = build_method(self.settings, self.seed, self.device)
+        trainer = Trainer(Schedule(lr=self.settings.options["lr"], **self.settings.training), steps=self.steps)
         tasks = method.curriculum(stream)
         matrix = AccuracyMatrix(len(stream))
         first, training, matrix = self._resume(method, matrix)
@@ -101,24 +102,6 @@ class Run:
         if all(map(len, valid)):
             validation = yield from self._evaluate(method, valid, trainer.schedule.evaluation_batch)
         self._finish(method, matrix, validation)
-
-    def _build(self) -> tuple[Stream, Method, Trainer]:
-        settings = self.settings
-        if settings.method not in METHODS:
-            raise RunError(f"{settings.benchmark} has settings for '{settings.method}', but there is no such method.")
-        stream = load_stream(settings.benchmark, seed=self.seed, **settings.stream_options(self.seed))
-        shape = dict(settings.network)
-        classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
-        name = shape.pop("name")
-        try:
-            network = build(name, input_shape=stream.input_shape, classes=classes, seed=self.seed, **shape)
-            if self.device.type == "cuda":
-                network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
-            method = METHODS[settings.method](network.to(self.device), **settings.options)
-        except ValueError as error:  # settings that are good by themselves, but not for each other
-            raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
-        schedule = Schedule(lr=settings.options["lr"], **settings.training)
-        return stream, method, Trainer(schedule, steps=self.steps)
 
     def _resume(self, method: Method, matrix: AccuracyMatrix) -> tuple[int, TrainingState, AccuracyMatrix]:
         state, note = self.folder.load_checkpoint()

@@ -76,10 +76,12 @@ class Reading:
     runs: tuple[Run, ...]
     damaged: tuple[Damaged, ...]
     remarks: tuple[str, ...]
+    roots: tuple[Path, ...] = ()
 
 
 def read_runs(roots: Iterable[Path]) -> Reading:
     """Every run below these folders. Where two have the same settings and seed, the first counts."""
+    roots = tuple(roots)
     runs: dict[tuple[str, str, str, int], Run] = {}
     damaged: list[Damaged] = []
     remarks: list[str] = []
@@ -101,7 +103,7 @@ def read_runs(roots: Iterable[Path]) -> Reading:
                 )
                 continue
             runs[key] = run
-    return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks))
+    return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), roots)
 
 
 def _folders(root: Path) -> list[Path]:

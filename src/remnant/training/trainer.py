@@ -94,7 +94,7 @@ class Trainer:
         """Trains until the schedule ends, from where `state` stands. Yields while the device works."""
         schedule = self.schedule
         stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
-        steps = self._steps(method, task)
+        steps = self.steps_of(method, task)
         valid = method.validation(number, task.valid)
         while state.epoch < schedule.epochs and not state.over:
             start = time.perf_counter()
@@ -139,7 +139,7 @@ class Trainer:
         sizes = [len(split) for split in valid.values()]
         return float(np.average(measured.loss, weights=sizes)), float(np.average(measured.accuracy, weights=sizes))
 
-    def _steps(self, method: Method, task: Task) -> Steps:
+    def steps_of(self, method: Method, task: Task) -> Steps:
         batch = self.schedule.batch
         if self.steps == "auto" and fused.fits(method, batch):
             return FusedSteps(method, task.train, batch)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from made_up import HOSTILE, run, settings
 
+from remnant.experiments import times
+from remnant.experiments.settings import resolve
 from remnant.report.content import Content, make_content
 from remnant.report.formats import latex, markdown, to_csv
 from remnant.report.grid import NOT_RUN, Column, Grid, Number, cell_text
@@ -57,6 +59,18 @@ def test_times_name_their_device_and_carry_no_mark(content: Content) -> None:
     found = row(grid(content, "training-time"), "Permuted MNIST", "GPM")
     assert (found["seconds ours"], found["seconds paper"], found["our device"]) == ("12 ± 0", "245", "Made-up GPU")
     assert not any(key.endswith(" mark") for key in found)
+
+
+def test_times_relative_to_gpm_are_those_of_one_process(tmp_path: Path) -> None:
+    methods = {
+        name: {"digest": resolve("pmnist", name).digest, "epochs": [seconds], "finish": 0.0}
+        for name, seconds in (("gpm", 2.0), ("ewc", 3.0))
+    }
+    times.save(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": methods})
+    found = grid(make_content([tmp_path]), "training-time")
+    ewc, er = (row(found, "Permuted MNIST", method) for method in ("EWC", "ER"))
+    assert (ewc["relative to GPM ours"], ewc["relative to GPM paper"]) == ("1.50", "2.63")
+    assert er["relative to GPM ours"] == NOT_RUN
 
 
 def test_a_method_run_otherwise_is_mentioned_where_its_row_is_empty(content: Content) -> None:

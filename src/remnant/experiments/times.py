@@ -1,0 +1,105 @@
+"""What was timed for Table 2: files of it, and the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from .atomic import explained
+from .json_file import damaged, read_json, write_json
+from .settings import recipe
+from .tables import NOT_RUN, SILENT, Row
+
+TABLE = "table2"
+REFERENCE = "gpm"
+FOLDER = "times"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of an epoch at the first, the middle and the last task, and of a task's end (the mean)."""
+
+    digest: str
+    epochs: tuple[float, ...]
+    finish: float
+
+    @property
+    def epoch(self) -> float:
+        """The mean over all tasks, taking what grows with them to grow evenly between those timed (trapezoids)."""
+        halves = [(a + b) / 2 for a, b in pairwise(self.epochs)]
+        return fmean(halves or self.epochs)
+
+
+def keep(root: Path, target: Path) -> None:
+    """Copies what was measured for safe keeping."""
+    for path in sorted((root / FOLDER).glob("*.json")):
+        content = read_json(path)
+        if content is not None:
+            save(target, path.stem, content)
+
+
+def save(root: Path, benchmark: str, content: Mapping[str, Any]) -> None:
+    path = root / FOLDER / f"{benchmark}.json"
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, content)
+
+
+def load(roots: Sequence[Path], benchmark: str) -> tuple[dict[str, Timing], str]:
+    """What the first of these folders has of a benchmark, and the device it was measured on."""
+    for root in roots:
+        path = root / FOLDER / f"{benchmark}.json"
+        content = read_json(path)
+        if content is not None:
+            try:
+                return {name: _timing(one) for name, one in content["methods"].items()}, content["environment"][
+                    "device"
+                ]
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise damaged(path, error) from error
+    return {}, ""
+
+
+def _timing(content: dict[str, Any]) -> Timing:
+    return Timing(content["digest"], tuple(map(float, content["epochs"])), float(content["finish"]))
+
+
+def relative(row: Row, timings: Mapping[str, Timing]) -> tuple[float | None, float | None]:
+    """A row's epoch in GPM's, and the paper's training time in its GPM's; None where either is missing."""
+    ours, reference = of_row(row, timings), timings.get(REFERENCE)
+    paper = recipe(row.benchmark).paper.get(REFERENCE)
+    return (
+        ours.epoch / reference.epoch if ours and reference else None,
+        row.paper.seconds / paper.seconds if row.paper.seconds and paper and paper.seconds else None,
+    )
+
+
+def of_row(row: Row, timings: Mapping[str, Timing]) -> Timing | None:
+    """What was timed with the row's own settings."""
+    found = timings.get(row.method) if row.runnable else None
+    return found if found and found.digest == row.settings.digest else None
+
+
+def rows_of(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, str]]:
+    """Table 2 as text cells."""
+    lines = []
+    for row in rows:
+        timings, device = load(roots, row.benchmark)
+        found = of_row(row, timings)
+        ours, paper = relative(row, timings)
+        lines.append(
+            {
+                "benchmark": row.benchmark,
+                "method": row.method,
+                "s an epoch": f"{found.epoch:.3g}" if found else NOT_RUN,
+                "s a task's end": f"{found.finish:.3g}" if found else SILENT,
+                "relative to gpm": SILENT if ours is None else f"{ours:.2f}",
+                "paper's": SILENT if paper is None else f"{paper:.2f}",
+                "device": device if found else SILENT,
+            }
+        )
+    return lines

@@ -1,0 +1,86 @@
+"""Table 2: how long methods train, timed one after another in one process, on the same machine and data.
+
+Times of finished runs say little of a method: others may have had the machine too. Here every method takes the same steps the
+same way (recorded into CUDA graphs on a GPU, without kernels written for one of them), at the first, the middle and the last
+task, since what some methods do in a step grows with the tasks behind them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from remnant.data import Task
+from remnant.methods import Method
+from remnant.training import RandomState, Schedule, Trainer
+
+from .building import build_method
+from .environment import environment
+from .executor import pick_device, prepare
+from .settings import Settings, resolve
+from .tables import Row
+from .times import REFERENCE, Timing, save
+
+
+def measure(settings: Settings, device: torch.device) -> Timing:
+    """Of seed 0. Tasks between those timed are only started and finished."""
+    prepare(device, deterministic=False, tf32=True)
+    RandomState(0, device).use()
+    stream, method = build_method(settings, 0, device)
+    trainer = Trainer(Schedule(lr=settings.options["lr"], **settings.training), steps="captured")
+    tasks = method.curriculum(stream)
+    timed = sorted({0, len(tasks) // 2, len(tasks) - 1})
+    epochs, ends = [], []
+    with torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext():
+        for number, task in enumerate(tasks):
+            here = task.to(device)
+            method.start(number)
+            if number in timed:
+                epochs.append(_epoch(trainer, method, here))
+            ends.append(_seconds(device, partial(method.finish, number, here.train)))
+    return Timing(settings.digest, tuple(epochs), sum(ends) / len(ends))
+
+
+def _epoch(trainer: Trainer, method: Method, task: Task) -> float:
+    """The second of two epochs: the first sets libraries up."""
+    steps = trainer.steps_of(method, task)
+
+    def once() -> None:
+        method.pace(0, trainer.schedule.epochs, steps.count)
+        for start in steps.epoch():
+            if start is not None:
+                start()
+
+    once()
+    return _seconds(method.device, once)
+
+
+def _seconds(device: torch.device, work: Callable[[], None]) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
+    start = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - start
+
+
+def measure_all(rows: Sequence[Row], device: str, root: Path, say: Callable[[str], None]) -> None:
+    """Every row's method and GPM, all of a benchmark in one file: ratios hold within it only, so it is written whole."""
+    chosen = pick_device(device)
+    for benchmark in dict.fromkeys(row.benchmark for row in rows):
+        settings = {row.method: row.settings for row in rows if row.benchmark == benchmark}
+        timings = {}
+        for method, own in {REFERENCE: resolve(benchmark, REFERENCE), **settings}.items():
+            timings[method] = measure(own, chosen)
+            say(f"{benchmark} {method}: {timings[method].epoch:.3g} s an epoch")
+        content = {"environment": environment(chosen), "methods": {name: asdict(t) for name, t in timings.items()}}
+        save(root, benchmark, content)

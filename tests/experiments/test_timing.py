@@ -1,0 +1,88 @@
+"""Table 2: methods timed side by side, and the table made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from remnant.cli import app
+from remnant.experiments import times
+from remnant.experiments.atomic import RunError
+from remnant.experiments.settings import resolve
+from remnant.experiments.tables import load
+from remnant.experiments.times import Timing
+from remnant.experiments.timing import measure
+
+FEW = ("stream.tasks=5", "training.epochs=2", "network.hidden=[20, 20]")
+
+
+@pytest.mark.parametrize("method", ["gpm", "ogd", "er"])
+def test_a_method_is_timed_at_its_first_middle_and_last_task(method: str) -> None:
+    settings = resolve("permuted-digits", method, FEW)
+    timing = measure(settings, torch.device("cpu"))
+    assert timing.digest == settings.digest
+    assert len(timing.epochs) == 3
+    assert min(timing.epochs) > 0
+    assert timing.finish > 0
+
+
+def test_a_single_task_is_timed_once() -> None:
+    timing = measure(resolve("permuted-digits", "finetune", ["stream.tasks=1", *FEW[1:]]), torch.device("cpu"))
+    assert len(timing.epochs) == 1
+    assert timing.epoch == timing.epochs[0]
+
+
+def test_the_mean_over_tasks_is_that_of_a_line_through_what_was_timed() -> None:
+    assert Timing("", (1.0, 3.0, 5.0), 0.0).epoch == 3.0
+    assert Timing("", (1.0, 1.0, 5.0), 0.0).epoch == 2.0
+
+
+def timed(root: Path, **epochs: float) -> None:
+    methods = {
+        name: {"digest": resolve("pmnist", name).digest, "epochs": [seconds] * 3, "finish": 0.5}
+        for name, seconds in epochs.items()
+    }
+    times.save(root, "pmnist", {"environment": {"device": "a device"}, "methods": methods})
+
+
+def cells(root: Path) -> dict[str, dict[str, str]]:
+    rows = [row for row in load("table2").rows if row.benchmark == "pmnist"]
+    return {line["method"]: line for line in times.rows_of(rows, [root])}
+
+
+def test_the_table_says_how_many_times_gpms(tmp_path: Path) -> None:
+    timed(tmp_path, gpm=2.0, er=5.0)
+    found = cells(tmp_path)
+    assert found["er"]["relative to gpm"] == "2.50"
+    assert found["er"]["paper's"] == "1.06"  # 259 s and 245 s
+    assert found["er"]["device"] == "a device"
+    assert found["gpm"]["relative to gpm"] == "1.00"
+    assert found["ogd"]["s an epoch"] == "not run"
+    assert found["ogd"]["relative to gpm"] == "–"
+    assert found["ogd"]["paper's"] == "6.77"
+
+
+def test_times_of_other_settings_do_not_count(tmp_path: Path) -> None:
+    other = {"digest": "00000000", "epochs": [1.0], "finish": 0.0}
+    gpm = {**other, "digest": resolve("pmnist", "gpm").digest}
+    times.save(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": {"gpm": gpm, "er": other}})
+    assert cells(tmp_path)["er"]["s an epoch"] == "not run"
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    times.save(tmp_path, "pmnist", {"methods": {"gpm": {"digest": 1}}})
+    with pytest.raises(RunError, match=r"pmnist\.json is damaged"):
+        cells(tmp_path)
+
+
+def test_what_was_timed_is_kept_and_printed(tmp_path: Path) -> None:
+    timed(tmp_path / "runs", gpm=2.0, ewc=3.0)
+    said = CliRunner().invoke(app, ["keep", "--runs", str(tmp_path / "runs"), str(tmp_path / "kept")])
+    assert said.exit_code == 0
+    words = ["reproduce", "table2", "--no-run", "--benchmarks", "pmnist"]
+    said = CliRunner().invoke(app, [*words, "--runs", str(tmp_path / "none"), "--results", str(tmp_path / "kept")])
+    assert said.exit_code == 0, said.output
+    assert "1.50" in said.output
