@@ -76,7 +76,7 @@ class Reading:
     runs: tuple[Run, ...]
     damaged: tuple[Damaged, ...]
     remarks: tuple[str, ...]
-    roots: tuple[Path, ...] = ()
+    roots: tuple[Path, ...] = field(default=(), compare=False)  # what else is in them: times
 
 
 def read_runs(roots: Iterable[Path]) -> Reading:
