@@ -1,61 +1,18 @@
-"""The command line: parses and prints, decides nothing. Rooms are imported inside the commands, so that --help is quick."""
+"""Commands that make runs and read them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+
+from .app import app
+from .console import err, out, plain, told_plainly
 
 if TYPE_CHECKING:
-    from .experiments.executor import Plan
-    from .experiments.folder import RunFolder
+    from ..experiments.executor import Plan
+    from ..experiments.folder import RunFolder
 
-app = typer.Typer(
-    name="remnant",
-    help="Learn one task after another without forgetting.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-data = typer.Typer(help="The data sets on this machine: list, download, add.", no_args_is_help=True)
-app.add_typer(data, name="data")
-
-out = Console()
-err = Console(stderr=True)
-
-
-@app.callback()
-def _root() -> None:
-    """Keeps `remnant` a group of commands, however many there are."""
-
-
-@contextmanager
-def told_plainly() -> Iterator[None]:
-    """Our own errors, and the system's about files, as one sentence on stderr and exit code 1; no traceback."""
-    from .data.errors import DataError
-    from .experiments.atomic import RunError
-    from .experiments.kinds import SettingsError
-
-    try:
-        yield
-    except (DataError, RunError, SettingsError, OSError) as error:
-        err.print(f"[red]Error:[/red] {_plain(str(error))}", soft_wrap=True, highlight=False)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        err.print("Interrupted.")
-        raise typer.Exit(130) from None
-
-
-def _plain(text: str) -> str:
-    """Square brackets in a message are text, not markup."""
-    from rich.markup import escape
-
-    return escape(text)
-
-
-# --- runs ---------------------------------------------------------------------------------------------------------
 
 Benchmark = Annotated[str, typer.Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")]
 Method = Annotated[str, typer.Argument(help="A method (remnant list methods).")]
@@ -95,8 +52,8 @@ def run(
 ) -> None:
     """Train a method on a benchmark; what is finished already is not run again, what was cut off goes on."""
     with told_plainly():
-        from .experiments.executor import Plan, parse_seeds
-        from .experiments.settings import resolve
+        from ..experiments.executor import Plan, parse_seeds
+        from ..experiments.settings import resolve
 
         settings = resolve(benchmark, method, set_ or (), protocol)
         plan = Plan(settings, parse_seeds(seeds), runs, device, parallel, deterministic, tf32, steps, checkpoint_every)
@@ -115,7 +72,7 @@ def resume(
 ) -> None:
     """Go on with runs that were cut off, in the way they were run."""
     with told_plainly():
-        from .experiments.executor import unfinished
+        from ..experiments.executor import unfinished
 
         plans = unfinished(
             path, device, parallel, deterministic=deterministic, tf32=tf32, checkpoint_every=checkpoint_every
@@ -145,9 +102,9 @@ def sweep(
 ) -> None:
     """Run a method once for each value of a setting, and print ACC, BWT and memory by value; GPM's drift is recorded."""
     with told_plainly():
-        from .experiments import show
-        from .experiments.executor import Plan, parse_seeds
-        from .experiments.sweep import Sweep, without_drift
+        from ..experiments import show
+        from ..experiments.executor import Plan, parse_seeds
+        from ..experiments.sweep import Sweep, without_drift
 
         chosen = Sweep.of(benchmark, method, over, set_ or (), protocol)
         how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
@@ -162,7 +119,7 @@ def sweep(
     with told_plainly():
         show.table(out, f"{benchmark} · {method}", chosen.rows(plans))
         for sentence in without_drift(plans):
-            err.print(f"[yellow]Note:[/yellow] {_plain(sentence)}", soft_wrap=True, highlight=False)
+            err.print(f"[yellow]Note:[/yellow] {plain(sentence)}", soft_wrap=True, highlight=False)
     if not well:
         raise typer.Exit(1)
 
@@ -182,14 +139,14 @@ def _each(plans: Sequence["Plan"], do: Callable[["Plan"], None]) -> bool:
 
 
 def _execute(plan: "Plan", quiet: bool, tensorboard: Path | None) -> None:
-    from .experiments import show
+    from ..experiments import show
 
     show.results(out, plan.settings, _run(plan, quiet, tensorboard), matrix=not quiet)
 
 
 def _run(plan: "Plan", quiet: bool, tensorboard: Path | None = None) -> list["RunFolder"]:
-    from .experiments.executor import execute
-    from .experiments.watchers import watching
+    from ..experiments.executor import execute
+    from ..experiments.watchers import watching
 
     title = f"{plan.settings.benchmark} · {plan.settings.method}"
     with watching(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
@@ -213,13 +170,13 @@ def reproduce(
 ) -> None:
     """Run what is missing of a table of the paper, and print ours beside theirs."""
     with told_plainly():
-        from .experiments import reproduction, show, times
-        from .experiments.executor import parse_seeds
+        from ..experiments import reproduction, show, times
+        from ..experiments.executor import parse_seeds
 
         chosen = reproduction.Choice(table, _words(methods), _words(benchmarks))
         if table == times.TABLE:
             if run_missing:
-                from .experiments.timing import measure_all
+                from ..experiments.timing import measure_all
 
                 measure_all(chosen.to_run(), device, runs, lambda line: None if quiet else out.print(line))
             show.table(out, table, times.rows_of(chosen.load().rows, [runs, kept]))
@@ -241,8 +198,8 @@ def keep(
 ) -> None:
     """Copy the small files of finished runs (matrices, settings, timings; no checkpoints) for safe keeping."""
     with told_plainly():
-        from .experiments import times
-        from .experiments.folder import find_runs, keep_results
+        from ..experiments import times
+        from ..experiments.folder import find_runs, keep_results
 
         finished = [found for found in find_runs(runs) if found.finished]
         for found in finished:
@@ -261,11 +218,11 @@ def report(
 ) -> None:
     """Every table and figure of the paper from run folders: one page, and files as SVG, PNG, Markdown, CSV, LaTeX."""
     with told_plainly():
-        from .report import write_report
+        from ..report import write_report
 
         written = write_report(folders or [Path("results")], output, docs)
         for line in written.damaged:
-            err.print(f"[yellow]Left out:[/yellow] {_plain(line)}", soft_wrap=True, highlight=False)
+            err.print(f"[yellow]Left out:[/yellow] {plain(line)}", soft_wrap=True, highlight=False)
         unfinished = f", {written.unfinished} unfinished" if written.unfinished else ""
         counts = f"{written.runs} finished run(s){unfinished}, {written.tables} tables, {written.figures} figures"
         out.print(f"{written.page}: {counts}", soft_wrap=True, highlight=False, markup=False)
@@ -275,122 +232,6 @@ def report(
 def demo() -> None:
     """Permuted digits: GPM, plain fine-tuning and joint training, side by side; under a minute on two cores."""
     with told_plainly():
-        from .experiments import demonstration
+        from ..experiments import demonstration
 
         demonstration.run(out, err)
-
-
-listing = typer.Typer(help="What there is: methods, benchmarks, models, settings.", no_args_is_help=True)
-app.add_typer(listing, name="list")
-
-
-@listing.command("methods")
-def list_methods() -> None:
-    """Methods that can be run."""
-    with told_plainly():
-        from .experiments import lists
-
-        lists.methods(out)
-
-
-@listing.command("benchmarks")
-def list_benchmarks() -> None:
-    """Benchmarks, and whether their data is here."""
-    with told_plainly():
-        from .experiments import lists
-
-        lists.benchmarks(out)
-
-
-@listing.command("models")
-def list_models() -> None:
-    """Networks."""
-    with told_plainly():
-        from .experiments import lists
-
-        lists.models(out)
-
-
-@listing.command("settings")
-def list_settings(
-    method: Annotated[str, typer.Argument(help="A method.")],
-    benchmark: Annotated[str | None, typer.Option(help="With this benchmark's values.")] = None,
-) -> None:
-    """Every setting that --set can change."""
-    with told_plainly():
-        from .experiments import lists
-
-        lists.settings(out, method, benchmark)
-
-
-# --- data ---------------------------------------------------------------------------------------------------------
-
-
-@data.command("status")
-def data_status() -> None:
-    """List every data set: ready, missing or damaged."""
-    from rich.table import Table
-
-    with told_plainly():
-        from .data import data_root, status
-
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in ("set", "state", "train", "test", "size", "what"):
-            table.add_column(heading, justify="right" if heading in ("train", "test", "size") else "left")
-        rows = status()
-        for row in rows:
-            state = (
-                "[green]ready[/green]" if row.ready else "[dim]missing[/dim]" if not row.bytes else "[red]damaged[/red]"
-            )
-            counts = (f"{row.train:,}", f"{row.test:,}") if row.ready else ("", "")
-            size = f"{row.bytes / 1e6:,.0f} MB" if row.bytes else ""
-            table.add_row(row.name, state, *counts, size, row.title)
-        out.print(f"Prepared sets in {data_root()}", soft_wrap=True, highlight=False)
-        out.print(table)
-        for row in rows:
-            if not row.ready and row.bytes:
-                err.print(f"[red]{row.name}:[/red] {_plain(row.problem)}", soft_wrap=True, highlight=False)
-        if any(not row.ready for row in rows):
-            out.print("Get one: remnant data fetch NAME, or remnant data add NAME PATH with files you have.")
-
-
-@data.command("fetch")
-def data_fetch(name: Annotated[str, typer.Argument(help="A set, as `remnant data status` lists them.")]) -> None:
-    """Download a set from its usual address, check it and prepare it. Interrupted, it resumes."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    with told_plainly():
-        from .data import fetch
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as progress:
-            bars: dict[str, TaskID] = {}
-
-            def report(file: str, done: int, total: int | None) -> None:
-                if file not in bars:
-                    bars[file] = progress.add_task(file)
-                progress.update(bars[file], completed=done, total=total)
-
-            path = fetch(name, report)
-        out.print(f"{name} is ready: {path}", soft_wrap=True, highlight=False)
-
-
-@data.command("add")
-def data_add(
-    name: Annotated[str, typer.Argument(help="A set, as `remnant data status` lists them.")],
-    path: Annotated[Path, typer.Argument(help="A folder or archive with the set's original files.")],
-) -> None:
-    """Prepare a set from original files you already have."""
-    with told_plainly():
-        from .data import add
-
-        made = add(name, path)
-        out.print(f"{name} is ready: {made}", soft_wrap=True, highlight=False)

@@ -1,0 +1,34 @@
+"""What every command prints with, and how it tells what went wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+out = Console()
+err = Console(stderr=True)
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """Our own errors, and the system's about files, as one sentence on stderr and exit code 1; no traceback."""
+    from ..data.errors import DataError
+    from ..experiments.atomic import RunError
+    from ..experiments.kinds import SettingsError
+
+    try:
+        yield
+    except (DataError, RunError, SettingsError, OSError) as error:
+        err.print(f"[red]Error:[/red] {plain(str(error))}", soft_wrap=True, highlight=False)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        err.print("Interrupted.")
+        raise typer.Exit(130) from None
+
+
+def plain(text: str) -> str:
+    """Square brackets in a message are text, not markup."""
+    from rich.markup import escape
+
+    return escape(text)

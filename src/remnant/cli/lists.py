@@ -1,0 +1,48 @@
+"""What there is."""
+
+from typing import Annotated
+
+import typer
+
+from .console import out, told_plainly
+
+listing = typer.Typer(help="What there is: methods, benchmarks, models, settings.", no_args_is_help=True)
+
+
+@listing.command("methods")
+def list_methods() -> None:
+    """Methods that can be run."""
+    with told_plainly():
+        from ..experiments import lists
+
+        lists.methods(out)
+
+
+@listing.command("benchmarks")
+def list_benchmarks() -> None:
+    """Benchmarks, and whether their data is here."""
+    with told_plainly():
+        from ..experiments import lists
+
+        lists.benchmarks(out)
+
+
+@listing.command("models")
+def list_models() -> None:
+    """Networks."""
+    with told_plainly():
+        from ..experiments import lists
+
+        lists.models(out)
+
+
+@listing.command("settings")
+def list_settings(
+    method: Annotated[str, typer.Argument(help="A method.")],
+    benchmark: Annotated[str | None, typer.Option(help="With this benchmark's values.")] = None,
+) -> None:
+    """Every setting that --set can change."""
+    with told_plainly():
+        from ..experiments import lists
+
+        lists.settings(out, method, benchmark)
