@@ -10,6 +10,7 @@ import pytest
 from remnant.report.content import Content, make_content
 from remnant.report.docs import FIGURES, PAGE, docs_figures, docs_page, read_notes
 from remnant.report.figures import digest_of
+from remnant.report.grid import Number, rounded
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -42,3 +43,15 @@ def test_the_readme_shows_two_of_them(measured: Content) -> None:
 
 def test_nothing_in_results_is_damaged(measured: Content) -> None:
     assert measured.collection.reading.damaged == ()
+
+
+def test_the_readmes_numbers_are_those_of_results(measured: Content) -> None:
+    kept = {
+        (Number(v.acc.mean, v.acc.sd).text, rounded(v.bwt.mean, 3).replace("-", "−"))
+        for v in measured.collection.variants
+        if v.acc.mean is not None and v.bwt.mean is not None
+    }
+    words = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\| [^|]+ \| (\d\d\.\d\d(?: ± \d\.\d\d)?) / \+?(−?\d\.\d{3}) \|", words, flags=re.MULTILINE)
+    assert len(said) >= 4
+    assert set(said) <= kept, "README.md has numbers that are not in results/."

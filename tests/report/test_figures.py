@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from made_up import HOSTILE, MLP_RANKS, histogram, run, settings
 
+from remnant.experiments import times
 from remnant.report.capacity import SHAPES, capacities, gpm_max_bytes
 from remnant.report.content import Content, make_content
 from remnant.report.figures import Drawing, Section, digest_of
-from remnant.report.figures.style import MARKERS, look, method_look
+from remnant.report.figures.style import MARKERS, look, method_look, styled
 from remnant.report.names import METHODS
 from remnant.report.reading import read_runs
 from remnant.report.variants import collect
 
+TIMES = {"gpm": 2.0, "ewc": 8.0}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -69,7 +72,9 @@ TAGS = ("svg", "style", "defs", "g", "path", "use", "text", "clipPath", "rect", 
 
 def test_a_name_is_text_in_a_figure(content: Content) -> None:
     svg, _ = drawing(content, "first-task-pmnist").render()
-    assert f"{HOSTILE[:17]}… *" in [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert f"{HOSTILE[:17]}… * (one seed)" in [
+        element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")
+    ]
 
 
 def test_thresholds_keep_their_digits(content: Content) -> None:
@@ -126,6 +131,20 @@ def test_times_of_two_devices_are_not_compared(tmp_path: Path) -> None:
     assert found.data["rows"][0]["seconds"] == 10.0 / (3 * 5)  # three tasks of five epochs
 
 
+def test_methods_timed_on_equal_terms_are_shown_before_what_runs_took(tmp_path: Path) -> None:
+    for method in ("gpm", "finetune"):
+        run(tmp_path, settings("pmnist", method))
+    (of_runs,) = section(make_content([tmp_path]), "epoch-time").drawings
+    assert "no comparison of methods" in of_runs.remark
+    one = {name: {"digest": settings("pmnist", name).digest, "epochs": [s], "finish": 0.0} for name, s in TIMES.items()}
+    other = {"digest": "00000000", "epochs": [9.0], "finish": 0.0}  # not the recipe's
+    times.save(tmp_path, "pmnist", {"environment": {"device": "B"}, "methods": {**one, "er": other}})
+    (timed,) = section(make_content([tmp_path]), "epoch-time").drawings
+    assert [(row["method"], row["value"]) for row in timed.data["rows"]] == [("gpm", 0.25), ("ewc", 1.0)]
+    assert "on B" in timed.title
+    assert "no comparison" not in timed.remark
+
+
 def test_epochs_cut_short_by_a_rule_are_counted_or_not_guessed(tmp_path: Path) -> None:
     for method, epochs in (("gpm", 4), ("finetune", 8), ("single-task", 0)):
         run(tmp_path, settings("split-cifar100", method), epochs=epochs)
@@ -172,7 +191,7 @@ def test_settings_that_are_not_the_recipes_are_starred(tmp_path: Path) -> None:
     for begins in ("first-task", "trade-off", "memory", "epoch-time"):
         found = drawing(content, begins)
         assert "GPM *" in str(found.data)
-        assert found.remark == "* Not the recipe's settings. GPM: lr=0.5."
+        assert found.remark.startswith("* Not the recipe's settings. GPM: lr=0.5.")
     assert "lr=0.5" in content.cards[0].margin + content.cards[0].paper
 
 
@@ -192,9 +211,44 @@ def test_bars_far_apart_have_plain_numbers_on_their_axis(tmp_path: Path) -> None
     assert not any("$" in word for word in words)
 
 
-def test_a_matrix_learnt_at_once_has_one_row(tmp_path: Path) -> None:
+def test_a_matrix_learnt_at_once_has_one_row_and_no_curve(tmp_path: Path) -> None:
     from remnant.evaluation import AccuracyMatrix
 
     folder = run(tmp_path, settings("pmnist", "multitask"), 0, (0.9, 0.9))
     (folder / "accuracy.csv").write_text(AccuracyMatrix(2, [[float("nan")], [0.9, 0.9]]).to_csv())
-    assert drawing(make_content([tmp_path]), "matrix").data["rows"] == [[None], [90.0, 90.0]]
+    content = make_content([tmp_path])
+    assert drawing(content, "matrix").data["rows"] == [[None], [90.0, 90.0]]
+    assert not any(name.startswith("sequence") for name in content.drawings)
+
+
+def test_one_seed_is_said_where_deviations_are_drawn(content: Content, tmp_path: Path) -> None:
+    run(tmp_path, settings("pmnist", "gpm"))
+    for seed in (0, 1):
+        run(tmp_path, settings("pmnist", "finetune"), seed)
+    alone = make_content([tmp_path])
+    for begins, part in (("first-task", "lines"), ("trade-off", "points")):
+        assert [each["title"] for each in drawing(alone, begins).data[part]] == ["GPM (one seed)", "Fine-tuning"]
+    assert drawing(content, "threshold").remark == "One seed at each ε."
+
+
+def test_no_word_is_cut_off_at_the_edge(content: Content, tmp_path: Path) -> None:
+    convs = [f"stage{s}.{b}.conv{c}" for s in (1, 2, 3, 4) for b in (0, 1) for c in (1, 2)]
+    half = 0.8003 / 3**0.5  # three root mean squares are 0.8003 then, and the last tick may be just inside
+    drift = {"stem": {"edges": [-1.5 * half, -half / 2, half / 2, 1.5 * half], "counts": [1.0, 4.0, 1.0]}}
+    for eps in (0.95, 0.96):
+        chosen = settings("five-datasets", "gpm", [f"threshold={eps}"])
+        run(tmp_path, chosen, ranks={layer: [9, 20] for layer in ("stem", *convs)}, drift=drift)
+    for found in (*content.drawings.values(), *make_content([tmp_path]).drawings.values()):
+        with styled():
+            figure = found.draw(found.data)
+            figure.savefig(StringIO(), format="svg")
+            figure.set_layout_engine("none")
+            box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.005, found.name
+
+
+def test_histograms_differ_in_more_than_colour(content: Content) -> None:
+    found = drawing(content, "interference")
+    with styled():
+        steps = found.draw(found.data).axes[0].patches
+    assert len({str(step.get_linestyle()) for step in steps}) == len(steps) == 2

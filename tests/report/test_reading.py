@@ -139,3 +139,15 @@ def test_of_two_folders_the_first_that_has_a_seed_counts(tmp_path: Path) -> None
 def test_drift_is_read(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"), drift={"head": histogram(1.0)})
     assert len(read(tmp_path).runs[0].drift["head"].counts) == 12
+
+
+def test_a_damaged_file_of_times_is_named_and_left_out(tmp_path: Path) -> None:
+    run(tmp_path, settings("pmnist", "gpm"))
+    (tmp_path / "times").mkdir()
+    (tmp_path / "times" / "pmnist.json").write_text('{"methods": {"gpm": 3}}')
+    reading = read_runs([tmp_path])
+    assert len(reading.runs) == 1
+    assert reading.times == {}
+    (damaged,) = reading.damaged
+    assert damaged.place == "times/pmnist.json"
+    assert str(tmp_path) not in damaged.why

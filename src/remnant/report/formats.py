@@ -44,6 +44,7 @@ def latex(grid: Grid) -> str:
     body = [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in grid.rows]
     lines = [
         f"% {' '.join(grid.title.split())}",
+        r"% \usepackage{booktabs}",
         rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",
         r"\toprule",
         head + r" \\",

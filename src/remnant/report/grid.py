@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .spread import Spread
 
-NOT_RUN, SILENT, NOT_FINISHED = "not run", "–", "not finished"
+NOT_RUN, SILENT, NOT_FINISHED, NOT_TIMED = "not run", "–", "not finished", "not timed"
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from remnant.evaluation import AccuracyMatrix, average_accuracy
+from remnant.experiments import times
 from remnant.experiments.folder import ACCURACY, DRIFT, METRICS, RANKS, RESULT, SETTINGS, RunError, RunFolder
 from remnant.experiments.json_file import read_json
 from remnant.experiments.settings import Settings, SettingsError
+from remnant.experiments.times import Timing
 
 FILES = (SETTINGS, ACCURACY, RANKS, RESULT, METRICS)
 
@@ -64,6 +66,13 @@ class Run:
         return 0 if self.matrix is None else self.matrix.learned
 
 
+class Timed(NamedTuple):
+    """Methods of a benchmark timed on equal terms (`remnant reproduce table2`), and on what."""
+
+    methods: Mapping[str, Timing]
+    device: str
+
+
 class Damaged(NamedTuple):
     place: str
     why: str
@@ -76,15 +85,15 @@ class Reading:
     runs: tuple[Run, ...]
     damaged: tuple[Damaged, ...]
     remarks: tuple[str, ...]
-    roots: tuple[Path, ...] = field(default=(), compare=False)  # what else is in them: times
+    times: Mapping[str, Timed] = field(default_factory=dict)  # by benchmark
 
 
 def read_runs(roots: Iterable[Path]) -> Reading:
     """Every run below these folders. Where two have the same settings and seed, the first counts."""
-    roots = tuple(roots)
     runs: dict[tuple[str, str, str, int], Run] = {}
     damaged: list[Damaged] = []
     remarks: list[str] = []
+    timed: dict[str, Timed] = {}
     for root in roots:
         if not root.is_dir():
             raise RunError(f"{root} is not a folder. Give one with run folders in it, such as results or runs.")
@@ -103,7 +112,12 @@ def read_runs(roots: Iterable[Path]) -> Reading:
                 )
                 continue
             runs[key] = run
-    return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), roots)
+        for path in sorted((root / times.FOLDER).glob("*.json")):
+            try:
+                timed.setdefault(path.stem, Timed(*times.load([root], path.stem)))
+            except RunError as error:
+                damaged.append(Damaged(path.relative_to(root).as_posix(), _without(str(error), path)))
+    return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), timed)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from remnant.experiments import times
 from remnant.experiments.tables import Comparison, Result, ResultKey, Table, compare, load
 
-from .grid import NOT_FINISHED, NOT_RUN, SILENT, Cell, Column, Grid, Number, number_or
+from .grid import NOT_FINISHED, NOT_RUN, NOT_TIMED, SILENT, Cell, Column, Grid, Number, number_or
 from .names import benchmark_title, method_title, ordered_benchmarks, ordered_methods
 from .rank_tables import rank_grids
 from .spread import Spread
@@ -114,15 +114,15 @@ def _training_time(collection: Collection, results: dict[ResultKey, list[Result]
         paper = found.paper["seconds"].mean
         if paper is None and not found.seeds:
             continue
-        timings, _ = times.load(collection.reading.roots, found.row.benchmark)
-        relative, paper_relative = times.relative(found.row, timings)
+        timed = collection.reading.times.get(found.row.benchmark)
+        relative, paper_relative = times.relative(found.row, timed.methods if timed else {})
         rows.append(
             (
                 benchmark_title(found.row.benchmark),
                 method_title(found.row.method),
                 number_or(_spread(found, "seconds"), 0, SILENT if found.seeds else NOT_RUN),
                 SILENT if paper is None else Number(paper, None, 0),
-                NOT_RUN if relative is None else Number(relative, None, 2),
+                NOT_TIMED if relative is None else Number(relative, None, 2),
                 SILENT if paper_relative is None else Number(paper_relative, None, 2),
                 devices[found.row.key] if found.seeds else SILENT,
                 str(len(found.seeds)) if found.seeds else SILENT,

@@ -40,7 +40,8 @@ def sections(collection: Collection) -> list[Section]:
         return [drawing for drawing in drawn if drawing is not None]
 
     ordered = ordered_benchmarks(collection.benchmarks)
-    times = [drawing for benchmark in ordered for drawing in epoch_times(collection, benchmark)]
+    timed = ordered_benchmarks({*ordered, *collection.reading.times})
+    times = [drawing for benchmark in timed for drawing in epoch_times(collection, benchmark)]
     return [
         Section(
             "first-task",
@@ -68,15 +69,15 @@ def sections(collection: Collection) -> list[Section]:
             "memory",
             "Memory",
             "What a method keeps from one task to the next, the network itself aside. GPM_max holds every direction of every "
-            "layer. Our GPM keeps a basis or its complement, whichever is smaller; the paper's shares count bases.",
+            "layer. Our GPM keeps a basis or its complement, whichever is smaller; the paper's shares count bases. "
+            "Bytes as they are kept (OWM's projectors are float64), those of GPM_max in float32.",
             tuple(each(memory)),
             _absent(collection, "memory"),
         ),
         Section(
             "epoch-time",
             "Time of an epoch",
-            "Relative to the slowest method, where two or more ran on the same device. Wall-clock time of runs that may have "
-            "shared it with others.",
+            "Relative to the slowest method on the same device.",
             tuple(times),
             () if times else (_time_absent(),),
         ),
@@ -113,7 +114,7 @@ def _absent(collection: Collection, name: str, methods: tuple[str, ...] = ()) ->
 
 
 def _time_absent() -> Absent:
-    return Absent("epoch-time", "Every benchmark", "no two methods on one device", "remnant reproduce table1a")
+    return Absent("epoch-time", "Every benchmark", "no two methods on one device", "remnant reproduce table2")
 
 
 def _sweep_absent() -> Absent:

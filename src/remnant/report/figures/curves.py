@@ -26,7 +26,7 @@ def sequence_curve(variant: Variant) -> Drawing | None:
     for run in (*variant.runs, *variant.unfinished):
         if run.matrix is not None and (acc := _averages(run.matrix)):
             lines.append({"label": f"seed {run.seed}" + ("" if run.measured else ", unfinished"), "y": acc})
-    if not lines:
+    if not _is_curve(lines):
         return None
     ends = ", ".join(f"{line['label']} {line['y'][-1][1]:.1f} %" for line in lines)
     return Drawing(
@@ -55,7 +55,7 @@ def _metric(variant: Variant, key: str, title: str, scale: float) -> Drawing | N
         known = [[n, scale * v] for n, v in values if isinstance(v, int | float) and isfinite(v)]
         if known:
             lines.append({"label": f"seed {run.seed}", "y": _thinned(known)})
-    if not lines:
+    if not _is_curve(lines):
         return None
     ends = ", ".join(f"{line['label']} {line['y'][-1][1]:.3g}" for line in lines)
     return Drawing(
@@ -65,6 +65,11 @@ def _metric(variant: Variant, key: str, title: str, scale: float) -> Drawing | N
         {"lines": lines, "x": "epochs, over all tasks", "y": title},
         draw,
     )
+
+
+def _is_curve(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """One point a seed is none: the table of seeds says all of it (joint training)."""
+    return any(len(line["y"]) > 1 for line in lines)
 
 
 def _mark(variant: Variant) -> str:

@@ -15,7 +15,7 @@ from ..names import benchmark_title, ordered_methods
 from ..spread import Spread
 from ..variants import Collection, Variant
 from .drawing import Drawing
-from .labels import footnote, label
+from .labels import footnote, label_with_seeds
 from .style import canvas, legend_below, method_look
 
 
@@ -41,7 +41,7 @@ def _line(variant: Variant) -> dict[str, Any]:
     spreads = [Spread.of([None if isnan(x) else 100 * x for x in after]) for after in zip(*columns, strict=False)]
     return {
         "method": variant.method,
-        "title": label(variant),
+        "title": label_with_seeds(variant),
         "mean": [spread.mean for spread in spreads],
         "sd": [spread.sd for spread in spreads],
     }

@@ -1,4 +1,5 @@
-"""A method's name in a figure; with a star where its settings are not the recipe's, and what they are below."""
+"""A method's name in a figure; with a star where its settings are not the recipe's, and what they are below; and what
+one seed cannot show."""
 
 from __future__ import annotations
 
@@ -10,6 +11,11 @@ from ..variants import Variant
 
 def label(variant: Variant) -> str:
     return short_title(variant.method) + ("" if variant.as_in_recipe else " *")
+
+
+def label_with_seeds(variant: Variant) -> str:
+    """Where deviations are drawn: without any, one seed would look like seeds that agree."""
+    return label(variant) + (" (one seed)" if len(variant.runs) == 1 else "")
 
 
 def footnote(variants: Iterable[Variant]) -> str:

@@ -18,6 +18,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
 
+ROWS, ROW = 2, 0.21  # of a legend: how many a figure has room for, and how high, in inches, each further one is
+
 # Those most often seen together, in order: they have the most different looks.
 FIRST = ("gpm", "ewc", "er", "agem", "hat", "owm", "multitask", "ogd", "gem", "finetune", "single-task")
 
@@ -85,16 +87,19 @@ def styled() -> AbstractContextManager[None]:
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """Under the plot, in as many columns as its longest label leaves room for."""
+    """Under the plot, in as many columns as its longest label leaves room for; many rows make the figure taller."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         points = 72 * figure.get_figwidth()
         columns = int(points // (50 + 5.8 * max(map(len, labels))))  # line, gaps, and the letters' mean width
+        columns = min(max(columns, 1), len(labels))
+        rows = -(-len(labels) // columns)
+        figure.set_figheight(figure.get_figheight() + ROW * max(rows - ROWS, 0))
         figure.legend(
             handles,
             labels,
             loc="outside lower center",
-            ncols=min(max(columns, 1), len(labels)),
+            ncols=columns,
             handlelength=2.6,
             columnspacing=1.2,
         )

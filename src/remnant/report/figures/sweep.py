@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from remnant.experiments.place import folder_name
 
@@ -16,7 +17,7 @@ from ..names import benchmark_title, method_title
 from ..reading import Histogram
 from ..variants import Collection, Variant
 from .drawing import Drawing
-from .style import COLOURS, INK, canvas, legend_below, look
+from .style import COLOURS, DASHES, INK, canvas, legend_below
 
 REACH = 3  # how many root mean squares of the widest histogram are drawn
 
@@ -56,7 +57,16 @@ def _effect(sweep: Sequence[Variant], mark: str, title: str) -> Drawing:
         f"{title}, ACC by ε: {words}.",
         {"points": points},
         effect,
+        _alone(sweep),
     )
+
+
+def _alone(sweep: Sequence[Variant]) -> str:
+    """Which points are of one seed and have no bar for that reason."""
+    alone = [f"{v.threshold:g}" for v in sweep if len(v.runs) == 1]
+    if not alone:
+        return ""
+    return "One seed at each ε." if len(alone) == len(sweep) else f"One seed at ε = {', '.join(alone)}."
 
 
 def _points(fraction: float | None) -> float | None:
@@ -115,13 +125,18 @@ def _deviation(line: Mapping[str, Any]) -> float:
 def histograms(data: Mapping[str, Any]) -> Figure:
     figure, axes = canvas()
     for number, line in enumerate(data["lines"]):
-        colour, _, dash = look(number)
         axes.stairs(
-            line["density"], line["edges"], color=colour, linestyle=dash, linewidth=1.6, label=f"ε = {line['eps']:g}"
+            line["density"],
+            line["edges"],
+            color=COLOURS[number % len(COLOURS)],
+            linestyle=DASHES[number % len(DASHES)],  # there are no markers to tell them by
+            linewidth=1.6,
+            label=f"ε = {line['eps']:g}",
         )
     # A few values lie far out, and would leave the rest no room.
     if reach := REACH * max((_deviation(line) for line in data["lines"]), default=0.0):
         axes.set_xlim(-reach, reach)
+    axes.xaxis.set_major_locator(MaxNLocator(6))  # the same ticks at any width: the layout has room for the last one
     axes.set_xlabel("interference activation ΔW·x of task 1")
     axes.set_ylabel("density")
     legend_below(figure, axes)

@@ -13,7 +13,7 @@ from remnant.experiments.place import folder_name
 from ..names import benchmark_title, ordered_methods
 from ..variants import Collection
 from .drawing import Drawing
-from .labels import footnote, label
+from .labels import footnote, label_with_seeds
 from .style import FAINT, INK, canvas, legend_below, method_look
 
 
@@ -23,7 +23,7 @@ def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
     for method in ordered_methods(found):
         la, bwt = found[method].learning_accuracy, found[method].bwt
         if la.mean is not None and bwt.mean is not None:
-            point = {"method": method, "title": label(found[method]), "la": la.mean, "la_sd": la.sd or 0.0}
+            point = {"method": method, "title": label_with_seeds(found[method]), "la": la.mean, "la_sd": la.sd or 0.0}
             points.append({**point, "bwt": 100 * bwt.mean, "bwt_sd": 100 * (bwt.sd or 0.0)})
     if not points:
         return None
