@@ -45,12 +45,20 @@ def test_from_a_sweep_to_its_figures(folder: Path) -> None:
     assert "threshold.start=0.6\nseed 0: task 1/3" in result.stderr
     title, headings, *rows = [re.split(r"  +", line.strip()) for line in result.stdout.splitlines()]
     assert title == ["permuted-digits · gpm"]
-    assert headings == ["threshold.start", "seeds", "validation ACC, %", "ACC, %", "BWT", "memory, kB"]
+    assert headings == [
+        "threshold.start",
+        "seeds",
+        "validation ACC, %",
+        "validation BWT",
+        "ACC, %",
+        "BWT",
+        "memory, kB",
+    ]
     assert [row[:2] for row in rows] == [["0.6", "1"], ["0.99", "1"]]
     runs = {run.settings["options"]["threshold"]["start"]: run for run in find_runs(folder / "runs")}
     for row, eps in zip(rows, (0.6, 0.99), strict=True):
         result_file = runs[eps].result() or {}
-        assert row[3:5] == [f"{100 * result_file['acc']:.2f}", f"{result_file['bwt']:.3f}"]
+        assert row[4:6] == [f"{100 * result_file['acc']:.2f}", f"{result_file['bwt']:.3f}"]
     loose, tight = (runs[eps].drift() or {} for eps in (0.6, 0.99))
     for layer in ("hidden.0", "hidden.1", "head"):
         assert spread(tight[layer]) < spread(loose[layer])  # the paper's finding
@@ -74,7 +82,7 @@ def test_a_value_that_fails_does_not_keep_the_others_from_running(folder: Path) 
     assert result.stderr.startswith("Error: ")
     assert "did training diverge?" in result.stderr
     rows = [re.split(r"  +", line.strip()) for line in result.stdout.splitlines()[2:]]
-    assert rows[0] == ["10", "0", *["not finished"] * 4]
+    assert rows[0] == ["10", "0", *["not finished"] * 5]
     assert rows[1][:2] == ["0.05", "1"]
 
 

@@ -113,6 +113,8 @@ def test_cut_off_anywhere_it_records_the_same(tmp_path: Path, own: bool) -> None
         folder, notes = run(resumed)
         assert any("resumed at" in note for note in notes), moment
         assert (folder.path / "drift.json").read_bytes() == drift, moment
+        for name in ("acc", "bwt", "validation_acc", "validation_bwt"):
+            assert (folder.result() or {})[name] == (whole.result() or {})[name], (moment, name)
 
 
 def test_asked_for_too_late_it_says_so_and_the_run_goes_on(tmp_path: Path) -> None:

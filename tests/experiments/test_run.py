@@ -87,6 +87,8 @@ def test_a_run_leaves_matrix_ranks_metrics_result_and_environment(tmp_path: Path
     assert result["acc"] > 0.5  # it learns
     assert result["validation_acc"] == pytest.approx(result["acc"], abs=0.1)  # other examples of the same tasks
     assert result["validation_acc"] != result["acc"]
+    assert result["validation_bwt"] == pytest.approx(result["bwt"], abs=0.1)
+    assert result["validation_bwt"] != result["bwt"]
     assert {name: len(added) for name, added in ranks.items()} == {"hidden.0": 3, "hidden.1": 3, "head": 3}
     assert sum(ranks["hidden.0"]) <= 64
     assert ranks["hidden.0"][0] > 1

@@ -76,16 +76,28 @@ def test_rows_hold_what_is_finished(tmp_path: Path) -> None:
     for plan, accs in zip(made, ([0.5, 0.7], [0.6], []), strict=True):
         for seed, acc in enumerate(accs):
             plan.folder(seed).save_result(
-                {"acc": acc, "validation_acc": acc / 2, "bwt": -acc / 10, "memory_bytes": 2000}
+                {
+                    "acc": acc,
+                    "validation_acc": acc / 2,
+                    "validation_bwt": acc / 5,
+                    "bwt": -acc / 10,
+                    "memory_bytes": 2000,
+                }
             )
-    figures = ("validation ACC, %", "ACC, %", "BWT", "memory, kB")
+    figures = ("validation ACC, %", "validation BWT", "ACC, %", "BWT", "memory, kB")
     assert chosen.rows(made) == [
         {
             "threshold.start": "0.9",
             "seeds": "2",
-            **dict(zip(figures, ("30.00 ± 7.07", "60.00 ± 14.14", "-0.060 ± 0.014", "2 ± 0"), strict=True)),
+            **dict(
+                zip(figures, ("30.00 ± 7.07", "0.120 ± 0.028", "60.00 ± 14.14", "-0.060 ± 0.014", "2 ± 0"), strict=True)
+            ),
         },
-        {"threshold.start": "0.95", "seeds": "1", **dict(zip(figures, ("30.00", "60.00", "-0.060", "2"), strict=True))},
+        {
+            "threshold.start": "0.95",
+            "seeds": "1",
+            **dict(zip(figures, ("30.00", "0.120", "60.00", "-0.060", "2"), strict=True)),
+        },
         {"threshold.start": "0.99", "seeds": "0", **dict.fromkeys(figures, "not finished")},
     ]
 

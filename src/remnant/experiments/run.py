@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from remnant.data import Split
+from remnant.data import Split, Task
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
 from remnant.memory.errors import ConsolidationError, StateError
 from remnant.methods import Method
@@ -67,6 +67,7 @@ class Run:
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
         self.random = RandomState(seed, device)
         self.drift = Drift(asked=drift)
+        self.validation: AccuracyMatrix | None = None  # rows like the test sets', where every task holds examples back
 
     def work(self) -> Work:
         self.random.use()
@@ -74,12 +75,14 @@ class Run:
         trainer = Trainer(Schedule(lr=self.settings.options["lr"], **self.settings.training), steps=self.steps)
         tasks = method.curriculum(stream)
         matrix = AccuracyMatrix(len(stream))
+        if all(len(task.valid) for task in stream):
+            self.validation = AccuracyMatrix(len(stream))
         first, training, matrix = self._resume(method, matrix)
-        tests: list[Split] = [task.test.to(self.device) for task in stream[:first]]
+        exams = [self._exam(task) for task in stream[:first]]
         for number in range(first, len(tasks)):
             task = tasks[number].to(self.device)
             joint = len(tasks) < len(stream)
-            tests += [t.test.to(self.device) for t in (stream[len(tests) :] if joint else [stream[number]])]
+            exams += [self._exam(t) for t in (stream if joint else [stream[number]])]
             if training.epoch == 0:
                 method.start(number)
             with self._timed("train") as timer:
@@ -91,17 +94,21 @@ class Run:
             with self._timed("consolidate"):
                 self._remember(number, len(tasks), method, task.train)
             with self._timed("evaluate"):
-                row = yield from self._evaluate(method, tests, trainer.schedule.evaluation_batch)
-            self._add_row(matrix, row, joint)
+                batch = trainer.schedule.evaluation_batch
+                row = yield from self._evaluate(method, [test for test, _ in exams], batch)
+                self._add_row(matrix, row, joint)
+                if self.validation is not None:
+                    held_back = yield from self._evaluate(method, [valid for _, valid in exams], batch)
+                    self._add_row(self.validation, held_back, joint)
             self.drift.learnt(number, method)
             training = TrainingState()
             self._task_done(number, len(tasks), method, matrix, row)
-        self._record_drift(method, tests[0], trainer.schedule.evaluation_batch, len(tasks))
-        valid = [task.valid.to(self.device) for task in stream]
-        validation = None
-        if all(map(len, valid)):
-            validation = yield from self._evaluate(method, valid, trainer.schedule.evaluation_batch)
-        self._finish(method, matrix, validation)
+        self._record_drift(method, exams[0][0], trainer.schedule.evaluation_batch, len(tasks))
+        self._finish(method, matrix)
+
+    def _exam(self, task: Task) -> tuple[Split, Split]:
+        """What stays on the device of a task that was learnt: its test and validation set."""
+        return task.test.to(self.device), task.valid.to(self.device)
 
     def _resume(self, method: Method, matrix: AccuracyMatrix) -> tuple[int, TrainingState, AccuracyMatrix]:
         state, note = self.folder.load_checkpoint()
@@ -123,7 +130,10 @@ class Run:
                 f"({str(error).splitlines()[0]}). Resume with the release that wrote it, or move the folder away."
             ) from error
         self.random.set(state["random"])
-        self.drift.load_state_dict(state.get("drift"))  # checkpoints of releases before had none
+        # Checkpoints of releases before had none of these.
+        self.drift.load_state_dict(state.get("drift"))
+        validation = state.get("validation")
+        self.validation = None if validation is None else AccuracyMatrix.from_csv(validation)
         done = (task, training.epoch)
         self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
         self._say(task, matrix.tasks, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
@@ -137,6 +147,7 @@ class Run:
                 "method": method.state_dict(),
                 "random": self.random.get(),
                 "matrix": matrix.to_csv(),
+                "validation": None if self.validation is None else self.validation.to_csv(),
                 "seconds": dict(self.seconds),
                 "drift": self.drift.state_dict(),
             }
@@ -194,13 +205,15 @@ class Run:
         except ValueError as error:
             self._say(tasks - 1, tasks, f"the drift is not recorded: {error}")
 
-    def _finish(self, method: Method, matrix: AccuracyMatrix, validation: Row | None) -> None:
+    def _finish(self, method: Method, matrix: AccuracyMatrix) -> None:
+        validation = self.validation
         self.folder.save_result(
             {
                 "acc": average_accuracy(matrix),
-                # ACC on what was held back from training: to choose settings by, which test sets are not for.
-                "validation_acc": None if validation is None else float(validation.mean()),
                 "bwt": backward_transfer(matrix),
+                # On what was held back from training: to choose settings by, which test sets are not for.
+                "validation_acc": None if validation is None else average_accuracy(validation),
+                "validation_bwt": None if validation is None else backward_transfer(validation),
                 "learning_accuracy": learning_accuracy(matrix),
                 "seconds": dict(self.seconds),
                 "capacity": method.capacity,

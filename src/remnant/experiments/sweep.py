@@ -92,6 +92,7 @@ def _row(folders: Sequence[RunFolder]) -> dict[str, str]:
     return {
         "seeds": str(len(results)),
         "validation ACC, %": figure("validation_acc", 100.0),
+        "validation BWT": figure("validation_bwt"),
         "ACC, %": figure("acc", 100.0),
         "BWT": figure("bwt"),
         "memory, kB": figure("memory_bytes", 1e-3),
