@@ -133,6 +133,7 @@ def test_tensorboard_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
             ["run", "permuted-digits", "gpm", "--steps", "fast"],
             "--steps fast: no such way to take steps. Use auto, captured",
         ),
+        (["list", "settings", "gmp"], "No method called 'gmp'. Did you mean 'gpm'?"),
         (["run", "permuted-digits", "gpm", "--device", "gpu"], "--device gpu: no such device"),
         (["run", "permuted-digits", "gpm", "--device", "meta"], "--device meta: no such device"),
         (["run", "permuted-digits", "gpm", "--seeds", "none"], "--seeds none: write how many (5), or which (1,3)."),

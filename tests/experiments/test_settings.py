@@ -234,6 +234,12 @@ def test_a_layers_own_number_of_samples_is_checked() -> None:
         resolve("split-cifar100", "gpm", ["layer_samples={conv1=0}"])
 
 
+def test_samples_of_the_recipes_layers_do_not_follow_to_another_network() -> None:
+    other = "network.name=resnet18"
+    assert "layer_samples" not in resolve("split-cifar100", "gpm", [other]).options
+    assert resolve("split-cifar100", "gpm", [other, "layer_samples={stem=9}"]).options["layer_samples"] == {"stem": 9}
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_another_network_starts_from_its_own_defaults(swapped: bool) -> None:
     overrides = ["network.name=resnet18", "network.stem_stride=2"]

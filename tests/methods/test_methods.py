@@ -231,6 +231,11 @@ def test_gpm_fixes_normalisation_after_the_first_task(norm: str) -> None:
     assert not torch.equal(second["conv1.weight"], first["conv1.weight"])
 
 
+def test_gpm_refuses_samples_of_a_layer_that_is_not_there_before_it_trains() -> None:
+    with pytest.raises(ValueError, match=r"layer_samples\['hiden.0'\] matches no layer. Did you mean 'hidden.0'\?"):
+        GPM(network(), lr=0.1, threshold={"value": 1.0}, samples=4, layer_samples={"hiden.0": 2})
+
+
 def test_gpm_remembers_as_many_samples_as_it_is_told() -> None:
     """A basis cannot have more directions than examples."""
     method = GPM(network(), lr=0.1, threshold={"value": 1.0}, samples=4)

@@ -24,6 +24,7 @@ FIVE = (
 )
 
 
+# FIVE's names again, written out: `remnant list` reads them off the source, where nothing is computed.
 @benchmark("five-datasets", "cifar10", "mnist", "svhn", "fashion_mnist", "notmnist")
 def five_datasets(seed: int, *, valid: float = 0.05) -> Stream:
     """CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST, one task each."""

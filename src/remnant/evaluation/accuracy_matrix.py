@@ -86,8 +86,6 @@ class AccuracyMatrix:
             return NotImplemented
         return self._learned == other._learned and np.array_equal(self._values, other._values, equal_nan=True)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes as it is filled in
-
     def __repr__(self) -> str:
         return f"<AccuracyMatrix: {self._learned} of {self.tasks} tasks learned>"
 

@@ -105,6 +105,8 @@ def resolve(benchmark: str, method: str, overrides: Sequence[str] = (), protocol
 def describe(benchmark: str | None, method: str) -> list[Setting]:
     """Every setting one can change, with what it is and what it may be; `None` describes a stream without a recipe."""
     base = recipe(benchmark or f"{FALLBACK}.py:stream")
+    if benchmark is None and method not in base.methods:
+        raise SettingsError(f"No method called '{method}'. {did_you_mean(method, base.methods)}")
     draft = _Draft(base, method, "paper")
     file = f"{FALLBACK if is_own_stream(base.benchmark) else base.benchmark}.toml"
     owners = {"stream": base.benchmark, "network": draft.values["network"]["name"], "training": "training"}
@@ -180,6 +182,7 @@ class _Draft:
             # The recipe's other options described its own network; the new one starts from its defaults.
             self.values["network"] = {"name": name}
             self.known["network"] = known.network_settings(name)
+            self.values["options"].pop("layer_samples", None)  # of layers the new one does not have
 
     def _place(self, key: str, label: str) -> tuple[str, str, str]:
         """Section, name and part of a key: `threshold.start` is part `start` of the method's option `threshold`."""

@@ -49,6 +49,7 @@ def read(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             # Clones: the tensors are a map of the file, which may be removed or replaced while they live.
+            # keys(), since such a file is not iterable itself.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         skeleton, checksum = metadata[SKELETON], metadata[CHECKSUM]
         whole = checksum == _checksum(skeleton, tensors)

@@ -56,9 +56,8 @@ def load(roots: Sequence[Path], benchmark: str) -> tuple[dict[str, Timing], str]
         content = read_json(path)
         if content is not None:
             try:
-                return {name: _timing(one) for name, one in content["methods"].items()}, content["environment"][
-                    "device"
-                ]
+                timings = {name: _timing(one) for name, one in content["methods"].items()}
+                return timings, str(content["environment"]["device"])
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise damaged(path, error) from error
     return {}, ""
@@ -86,9 +85,10 @@ def of_row(row: Row, timings: Mapping[str, Timing]) -> Timing | None:
 
 def rows_of(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, str]]:
     """Table 2 as text cells."""
+    timed = {benchmark: load(roots, benchmark) for benchmark in dict.fromkeys(row.benchmark for row in rows)}
     lines = []
     for row in rows:
-        timings, device = load(roots, row.benchmark)
+        timings, device = timed[row.benchmark]
         found = of_row(row, timings)
         ours, paper = relative(row, timings)
         lines.append(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from remnant import memory
 from remnant.data import Split
+from remnant.memory.patterns import by_layer
 from remnant.memory.threshold import Schedule, Threshold
 from remnant.models import Network
 
@@ -36,6 +37,9 @@ class GPM(Method):
         # Heads of their own are left free, a shared one is a layer like the others (Sec. 6).
         exclude = ["heads.*"] if network.multi_head else []
         self.memory = memory.GPM(network, threshold_of(threshold), exclude=exclude, rank_rule=rank_rule)
+        by_layer(
+            layer_samples or {}, self.memory.subspaces, "layer_samples"
+        )  # refused now, not after a task was learnt
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         with self.memory.inputs_projected(len(x)):

@@ -40,7 +40,6 @@ class MixedLoss(nn.Module):
         weight = torch.cat([head.weight for head in heads])
         bias = torch.cat([head.bias for head in heads]) if heads[0].bias is not None else None
         scores = F.linear(self.network.features(x), weight, bias)
-        others = self.others[: len(weight), : len(weight)][
-            labels
-        ]  # NO_LABEL, -1, finds the last row: no scores are all masked
+        # NO_LABEL, -1, finds the last row: no scores are all masked.
+        others = self.others[: len(weight), : len(weight)][labels]
         return F.cross_entropy(scores.masked_fill(others, -torch.inf), labels, ignore_index=NO_LABEL)

@@ -48,9 +48,8 @@ class NonNegativeQuadratic:
             candidates.append(points)
         tried = torch.cat(candidates).clamp(min=0)
         heights = torch.linalg.vecdot(torch.addmm(q, tried, P, alpha=0.5), tried)
-        best = heights.nan_to_num(torch.inf, neginf=torch.inf).argmin(
-            keepdim=True
-        )  # a singular system may give no number
+        # A singular system may give no number.
+        best = heights.nan_to_num(torch.inf, neginf=torch.inf).argmin(keepdim=True)
         return tried.index_select(0, best)[0]
 
     def _points(self, P: Tensor, q: Tensor, sets: Tensor) -> Tensor:

@@ -11,14 +11,14 @@ import triton.language as tl
 NONE: tl.constexpr = tl.constexpr(4)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _shown(x, chance, keep):  # type: ignore[no-untyped-def]
+@triton.jit
+def _shown(x, chance, keep):
     """max(x, 0) where the draw keeps it; what is no number stays none."""
     return tl.where((chance < keep) & (x > 0), x, tl.where(x == x, 0.0, x))
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def pooled_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, C, H, W, OH, OW, keep, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def pooled_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, C, H, W, OH, OW, keep, BLOCK: tl.constexpr):
     out = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = out < size
     channel, j, i, n = out % C, out // C % OW, out // (C * OW) % OH, out // (C * OW * OH)
@@ -36,8 +36,8 @@ def pooled_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, C, H, W, OH, OW, keep
     tl.store(kept_ptr + out, tl.where(best > 0, which, NONE).to(tl.uint8), mask=there)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def pooled_backward(dy_ptr, kept_ptr, dx_ptr, size, C, H, W, OH, OW, keep, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def pooled_backward(dy_ptr, kept_ptr, dx_ptr, size, C, H, W, OH, OW, keep, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < size
     channel, j, i, n = at % C, at // C % W, at // (C * W) % H, at // (C * W * H)
@@ -47,8 +47,8 @@ def pooled_backward(dy_ptr, kept_ptr, dx_ptr, size, C, H, W, OH, OW, keep, BLOCK
     tl.store(dx_ptr + at, tl.load(dy_ptr + window, mask=mine, other=0.0) / keep, mask=there)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def plain_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, keep, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def plain_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, keep, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < size
     y = _shown(tl.load(x_ptr + at, mask=there, other=0.0), tl.rand(tl.load(seed_ptr), at), keep)
@@ -56,8 +56,8 @@ def plain_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, keep, BLOCK: tl.conste
     tl.store(kept_ptr + at, tl.where(y > 0, 0, NONE).to(tl.uint8), mask=there)
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def plain_backward(dy_ptr, kept_ptr, dx_ptr, size, keep, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def plain_backward(dy_ptr, kept_ptr, dx_ptr, size, keep, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < size
     mine = there & (tl.load(kept_ptr + at, mask=there, other=NONE) != NONE)

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def train_mlp(  # type: ignore[no-untyped-def]
+@triton.jit
+def train_mlp(
     x_ptr, remaining_ptr, y_ptr, order_ptr, w1_ptr, w2_ptr, w3_ptr, p2_ptr, p3_ptr, lr_ptr, loss_ptr, steps,
     inputs: tl.constexpr, hidden1: tl.constexpr, hidden2: tl.constexpr, classes: tl.constexpr, batch: tl.constexpr,
     PROJECT: tl.constexpr, PRECISION: tl.constexpr, PROJECTING: tl.constexpr,
