@@ -36,7 +36,10 @@ class Setting:
 
     def method(self, name: str = "gpm") -> Method:
         options = self.settings.options if name == "gpm" else {"lr": self.settings.options["lr"]}
-        return METHODS[name](self._network(), **options)
+        network = self._network()
+        if self.device.type == "cuda":
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as a run has it
+        return METHODS[name](network, **options)
 
     def reference(self) -> Reference:
         options = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from remnant.models.activation import ReluDropout
 
@@ -68,3 +68,48 @@ def test_what_is_no_number_stays_none() -> None:
         x = torch.zeros(1, 2, 4, 4, device="cuda")
         x[0, 0, 1, 1] = float("nan")
         assert ReluDropout(0.0, pool=pool)(x).isnan().any()
+
+
+def by_the_batch(features: int, device: str = "cpu") -> nn.BatchNorm1d:
+    norm = nn.BatchNorm1d(features, track_running_stats=False, device=device)
+    with torch.no_grad():
+        norm.weight.uniform_(-1, 2)
+        norm.bias.normal_()
+    return norm
+
+
+def test_a_norm_comes_first() -> None:
+    torch.manual_seed(0)
+    norm, x = by_the_batch(8), torch.randn(5, 8)
+    assert torch.equal(ReluDropout(0.0)(x, norm), F.relu(norm(x)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "features"), [(64, 2048), (56, 37), (2, 16), (512, 100)])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_a_norm_by_the_batch_in_the_same_pass(rows: int, features: int, rate: float) -> None:
+    torch.manual_seed(0)
+    norm = by_the_batch(features, "cuda")
+    x = torch.randn(rows, features, device="cuda").mul_(3).add_(5).requires_grad_()
+    ours = ReluDropout(rate)(x, norm)
+    assert ours.grad_fn is not None
+    assert "Normalised" in ours.grad_fn.name()
+    gradient = torch.randn_like(ours)
+    found = torch.autograd.grad(ours, [x, norm.weight, norm.bias], gradient)
+    normed = norm.double()(x.double())
+    theirs = torch.where(ours > 0, normed / (1 - rate), 0.0)  # which of the positive ones it kept is its own choice
+    clear = normed.abs() > 1e-4
+    assert not ((ours > 0) & (normed < 0) & clear).any()
+    assert rate or ((ours > 0) == (normed > 0))[clear].all()
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+    expected = torch.autograd.grad(theirs, [x, norm.weight, norm.bias], gradient.double())
+    for a, b in list(zip(found, expected, strict=True))[rows == 2 :]:  # two rows become ±1: dx is rounding alone
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-3, atol=1e-3 * float(b.abs().max()))
+
+
+@pytest.mark.gpu
+def test_a_norm_that_someone_watches_is_called() -> None:
+    norm, seen = by_the_batch(8, "cuda"), []
+    norm.register_forward_hook(lambda *_: seen.append(1))
+    ReluDropout(0.5)(torch.randn(4, 8, device="cuda"), norm)
+    assert seen

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any, NamedTuple, get_type_hints
 
+from remnant.experiments import catalogue
+from remnant.experiments.catalogue import Option
 from remnant.experiments.kinds import (
     Kind,
     annotated,
@@ -19,7 +22,6 @@ from remnant.experiments.kinds import (
     whole,
 )
 from remnant.experiments.recipe_file import Recipe, is_own_stream
-from remnant.memory.subspace import RANK_RULES
 
 UNSET: Any = object()
 
@@ -46,7 +48,7 @@ OPTIONS: dict[str, Kind] = {
     "samples": whole(1),
     "layer_samples": per_layer(whole(1)),
     "threshold": threshold(),
-    "rank_rule": choice(RANK_RULES),
+    "rank_rule": choice(catalogue.rank_rules()),
     "memory": whole(1),
     "memory_batch": whole(1),
     "memory_strength": number(0, 100),
@@ -83,22 +85,26 @@ def method_settings(recipe: Recipe, method: str) -> dict[str, Known]:
     return {key: Known(OPTIONS.get(key) or like(value)) for key, value in recipe.methods[method].items()}
 
 
-def network_settings(name: str) -> dict[str, Known]:
-    """The options of the network called `name`, which must be one of ours, and its name."""
-    from remnant.models import MODELS
+def networks() -> dict[str, dict[str, Option]]:
+    """The options of every network. Once the networks are loaded they are asked themselves: one may have been added."""
+    loaded = sys.modules.get("remnant.models.registry")
+    return (
+        catalogue.model_options()
+        if loaded is None
+        else {name: options_of(m.__init__) for name, m in loaded.MODELS.items()}
+    )
 
-    network: Callable[..., Any] = MODELS[name]
-    return {"name": Known(choice(list(MODELS))), **_keywords(network, get_type_hints(MODELS[name].__init__))}
+
+def network_settings(name: str) -> dict[str, Known]:
+    """The options of the network called `name`, and its name."""
+    return {"name": Known(choice(list(networks()))), **_settings(networks()[name])}
 
 
 def stream_settings(benchmark: str) -> dict[str, Known] | None:
     """The options of a built-in stream; None for a user's own, which knows them itself."""
-    from remnant.data import BENCHMARKS
-
     if is_own_stream(benchmark):
         return None
-    build = BENCHMARKS[benchmark].build
-    settings = _keywords(build, get_type_hints(build))
+    settings = _settings(catalogue.stream_options()[benchmark])
     for (name, option), count in SEEDED.items():
         if name == benchmark:
             kind, default = settings[option]
@@ -110,13 +116,15 @@ def own_option() -> Known:
     return Known(anything())
 
 
-def _keywords(function: Callable[..., Any], hints: dict[str, Any]) -> dict[str, Known]:
-    """The keyword-only arguments, which is how streams and networks take their options."""
+def options_of(function: Callable[..., Any]) -> dict[str, Option]:
+    """The keyword-only arguments of a function that is loaded."""
+    hints = get_type_hints(function)
     options = [o for o in signature(function).parameters.values() if o.kind is Parameter.KEYWORD_ONLY]
+    return {option.name: Option(hints.get(option.name, Any), option.default) for option in options}
+
+
+def _settings(options: dict[str, Option]) -> dict[str, Known]:
     return {
-        option.name: Known(
-            annotated(hints.get(option.name, Any), BOUNDS.get(option.name)),
-            list(option.default) if isinstance(option.default, tuple) else option.default,
-        )
-        for option in options
+        name: Known(annotated(hint, BOUNDS.get(name)), list(default) if isinstance(default, tuple) else default)
+        for name, (hint, default) in options.items()
     }

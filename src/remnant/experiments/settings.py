@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from remnant.data.errors import did_you_mean
-from remnant.experiments import known
+from remnant.experiments import catalogue, known
 from remnant.experiments.kinds import THRESHOLD_FORMS, SettingsError
 from remnant.experiments.known import Known
 from remnant.experiments.recipe_file import FALLBACK, SECTIONS, PaperResult, Recipe, is_own_stream, recipe, recipe_names
@@ -125,12 +125,10 @@ class _Draft:
 
     def __init__(self, base: Recipe, method: str, protocol: str) -> None:
         if method not in base.methods:
-            from remnant.methods import METHODS
-
             has = ", ".join(sorted(base.methods))
             near = get_close_matches(method, base.methods, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
-            if method in METHODS and METHODS[method].needs_task:
+            if catalogue.needs_task(method):
                 hint = f" {method} must be told the task at test time: it runs on streams with a head per task."
             raise SettingsError(f"{base.benchmark} has no method '{method}'.{hint} {base.benchmark} has: {has}.")
         self.base, self.method, self.protocol = base, method, protocol
@@ -174,10 +172,8 @@ class _Draft:
         return Settings(self.base.benchmark, self.method, self.protocol, **self.values)
 
     def _switch_network(self, name: Any, label: str) -> None:
-        from remnant.models import MODELS
-
-        if name not in MODELS:
-            raise SettingsError(f"{label}: no such network. {did_you_mean(str(name), MODELS)}")
+        if name not in known.networks():
+            raise SettingsError(f"{label}: no such network. {did_you_mean(str(name), known.networks())}")
         if name != self.values["network"]["name"]:
             # The recipe's other options described its own network; the new one starts from its defaults.
             self.values["network"] = {"name": name}

@@ -1,4 +1,4 @@
-"""ReLU, dropout and 2×2 max-pooling in one pass over memory, forth and back. Channels lie last.
+"""Norm, ReLU, dropout and 2×2 max-pooling in one pass over memory, forth and back. Channels lie last.
 
 Of each window, or each value, one byte is kept: which of its values went on (0 to 3), or that none did (NONE).
 """
@@ -62,3 +62,54 @@ def plain_backward(dy_ptr, kept_ptr, dx_ptr, size, keep, BLOCK: tl.constexpr):
     there = at < size
     mine = there & (tl.load(kept_ptr + at, mask=there, other=NONE) != NONE)
     tl.store(dx_ptr + at, tl.load(dy_ptr + at, mask=mine, other=0.0) / keep, mask=there)
+
+
+@triton.jit
+def normalised_forward(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, scale_ptr, seed_ptr, rows, features, eps, keep,
+    R: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y = dropped(max(w·(x − mean)·scale + b, 0)) with scale = 1/√(variance + ε), by the batch's statistics."""
+    feature, at, there, one = _columns(rows, features, R, BLOCK)
+    x = tl.load(x_ptr + at, mask=there, other=0.0)
+    mean = tl.sum(x, axis=0) / rows
+    away = tl.where(there, x - mean[None, :], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(away * away, axis=0) / rows + eps)
+    weight = tl.load(weight_ptr + feature, mask=one, other=0.0)
+    bias = tl.load(bias_ptr + feature, mask=one, other=0.0)
+    normed = away * (scale * weight)[None, :] + bias[None, :]
+    y = _shown(normed, tl.rand(tl.load(seed_ptr), at), keep) / keep
+    tl.store(y_ptr + at, y, mask=there)
+    tl.store(mean_ptr + feature, mean, mask=one)
+    tl.store(scale_ptr + feature, scale, mask=one)
+
+
+@triton.jit
+def normalised_backward(
+    dy_ptr, x_ptr, y_ptr, weight_ptr, mean_ptr, scale_ptr, dx_ptr, dweight_ptr, dbias_ptr, rows, features, keep,
+    R: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """With g = ∂L/∂normed and n = (x − mean)·scale: ∂b = Σg, ∂w = Σg·n, ∂x = w·scale·(g − ∂b/rows − n·∂w/rows)."""
+    feature, at, there, one = _columns(rows, features, R, BLOCK)
+    mean = tl.load(mean_ptr + feature, mask=one, other=0.0)
+    scale = tl.load(scale_ptr + feature, mask=one, other=0.0)
+    weight = tl.load(weight_ptr + feature, mask=one, other=0.0)
+    went_on = there & (tl.load(y_ptr + at, mask=there, other=0.0) > 0)
+    g = tl.load(dy_ptr + at, mask=went_on, other=0.0) / keep
+    n = (tl.load(x_ptr + at, mask=there, other=0.0) - mean[None, :]) * scale[None, :]
+    dbias = tl.sum(g, axis=0)
+    dweight = tl.sum(g * n, axis=0)  # where there is no row g is zero
+    dx = (weight * scale)[None, :] * (g - (dbias / rows)[None, :] - n * (dweight / rows)[None, :])
+    tl.store(dx_ptr + at, dx, mask=there)
+    tl.store(dweight_ptr + feature, dweight, mask=one)
+    tl.store(dbias_ptr + feature, dbias, mask=one)
+
+
+@triton.jit
+def _columns(rows, features, R: tl.constexpr, BLOCK: tl.constexpr):
+    """This block's features, where their values lie in rows × features, and which of both there are."""
+    feature = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.arange(0, R)
+    one = feature < features
+    at = row[:, None] * features + feature[None, :]
+    return feature, at, (row < rows)[:, None] & one[None, :], one

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from remnant.models.activation import ReluDropout
 from remnant.models.geometry import image_shape, output_size
+from remnant.models.image_conv import ImageConv
 from remnant.models.network import Network
 from remnant.models.norm import Norm, norm_1d, norm_2d
 from remnant.models.wiring import Units, chain
@@ -37,7 +38,7 @@ class AlexNet(Network):
         units = 32 * width
         early, late = dropout
 
-        self.conv1 = nn.Conv2d(channels, width, 4, bias=bias)
+        self.conv1 = ImageConv(channels, width, 4, bias=bias)
         self.norm1 = norm_2d(width, norm)
         self.conv2 = nn.Conv2d(width, 2 * width, 3, bias=bias)
         self.norm2 = norm_2d(2 * width, norm)
@@ -56,11 +57,11 @@ class AlexNet(Network):
         self.attach_heads(units, bias=bias)
 
     def features(self, x: Tensor) -> Tensor:
-        x = self.early(self.norm1(self.conv1(x)))
-        x = self.early(self.norm2(self.conv2(x)))
-        x = self.middle(self.norm3(self.conv3(x)))
-        x = self.late(self.norm4(self.fc1(x.flatten(1))))
-        x = self.late(self.norm5(self.fc2(x)))
+        x = self.early(self.conv1(x), self.norm1)
+        x = self.early(self.conv2(x), self.norm2)
+        x = self.middle(self.conv3(x), self.norm3)
+        x = self.late(self.fc1(x.flatten(1)), self.norm4)
+        x = self.late(self.fc2(x), self.norm5)
         return x
 
     def wiring(self) -> list[Units]:

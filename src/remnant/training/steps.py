@@ -94,9 +94,9 @@ class CapturedSteps:
 
 
 def _steps_per_graph(steps: int) -> int:
-    """The length that leaves the fewest single steps over, the longest of those."""
+    """The length for which the fewest steps are recorded and the fewest graphs started: about the root of an epoch's."""
     lengths = range(1, min(LONGEST, max(1, steps)) + 1)
-    return max(lengths, key=lambda n: (n == 1) * -LONGEST - steps % n + n / (2 * LONGEST))
+    return min(lengths, key=lambda n: n + bool(steps % n) + steps // n + steps % n)
 
 
 @contextmanager
