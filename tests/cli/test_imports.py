@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from inspect import Parameter
 
 import pytest
 
@@ -14,8 +16,11 @@ import remnant
 from remnant import data
 from remnant.data import BENCHMARKS
 from remnant.experiments import catalogue
+from remnant.experiments.known import networks, options_of
+from remnant.experiments.settings import describe, recipe, recipe_names, resolve
+from remnant.memory.subspace import RANK_RULES
 from remnant.methods import METHODS
-from remnant.models import MODELS
+from remnant.models import MLP, MODELS
 
 
 def first_line(documented: object) -> str:
@@ -32,12 +37,23 @@ def loaded_after(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["list", "methods"], ["list", "benchmarks"], ["list", "models"]], ids=" ".join
+    "words",
+    [
+        ["--help"],
+        ["list", "methods"],
+        ["list", "benchmarks"],
+        ["list", "models"],
+        ["list", "settings", "gpm"],
+        ["list", "settings", "gpm", "--benchmark", "split-cifar100"],
+        ["list", "settings", "gpm", "--benchmark", "own.py:stream"],
+        ["list", "settings", "hat", "--benchmark", "pmnist"],  # refused
+    ],
+    ids=" ".join,
 )
 def test_help_and_lists_need_no_torch(words: list[str]) -> None:
     loaded = loaded_after(f"sys.argv = {['remnant', *words]}; from remnant.__main__ import main; main()")
     assert "remnant.cli" in loaded
-    assert not loaded & {"torch", "sklearn", "matplotlib"}
+    assert not loaded & {"torch", "scipy", "sklearn", "matplotlib"}
 
 
 def test_importing_remnant_loads_torch_with_its_first_name() -> None:
@@ -59,3 +75,33 @@ def test_the_lists_are_those_of_the_code() -> None:
     assert [(m.name, m.summary) for m in catalogue.models()] == [(name, first_line(m)) for name, m in MODELS.items()]
     expected = {(name, entry.summary, entry.datasets) for name, entry in BENCHMARKS.items()}
     assert {tuple(entry) for entry in catalogue.benchmarks()} == expected
+
+
+def test_options_in_the_source_are_those_of_the_code() -> None:
+    assert list(catalogue.model_options()) == list(MODELS)
+    assert catalogue.stream_options().keys() == BENCHMARKS.keys()
+    for name, options in catalogue.model_options().items():
+        assert list(options.items()) == list(options_of(MODELS[name].__init__).items()), name  # in their order, too
+    for name, options in catalogue.stream_options().items():
+        assert list(options.items()) == list(options_of(BENCHMARKS[name].build).items()), name
+    assert catalogue.rank_rules() == RANK_RULES
+    assert {name for name in METHODS if catalogue.needs_task(name)} == {n for n, m in METHODS.items() if m.needs_task}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_takes_every_option_listed_for_it_and_lacks_none_it_needs(method: str) -> None:
+    takes = options_of(METHODS[method].__init__)
+    needs = {name for name, option in takes.items() if option.default is Parameter.empty}
+    for benchmark in (None, *(name for name in recipe_names() if method in recipe(name).methods)):
+        listed = {setting.key for setting in describe(benchmark, method) if "." not in setting.key}
+        assert needs <= listed <= takes.keys()
+
+
+def test_a_network_one_adds_has_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(MLP):
+        def __init__(self, input_shape: Sequence[int], classes: int, *, depth: int = 3) -> None:
+            super().__init__(input_shape, classes, hidden=[10] * depth)
+
+    monkeypatch.setitem(MODELS, "own", Own)
+    assert list(networks()["own"]) == ["depth"]
+    assert resolve("pmnist", "gpm", ["network.name=own", "network.depth=2"]).network == {"name": "own", "depth": 2}

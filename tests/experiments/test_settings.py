@@ -291,6 +291,7 @@ def test_another_network_starts_from_its_own_defaults(swapped: bool) -> None:
         ("lr=", "expected key=value"),
         ("=3", "expected key=value"),
         ("lr=[", "--set lr=[: not a value."),
+        ("network.name=[1]", "--set network.name=[1]: no such network."),
         ("lr=1\nsamples = 3", "not a value."),
     ],
 )

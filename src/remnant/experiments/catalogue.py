@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 
 Kind = TypeVar("Kind", bound=ast.stmt)
 
-VOCABULARY = {**vars(typing), **vars(collections.abc)}  # of annotations
-
 
 class Entry(NamedTuple):
     name: str
@@ -92,16 +90,20 @@ def _streams() -> Iterator[tuple[str, tuple[str, ...], ast.FunctionDef]]:
 
 
 def _options(function: ast.FunctionDef, room: str) -> dict[str, Option]:
-    """The keyword-only arguments. An annotation may use `typing`, `collections.abc` and the room's own `Name = Literal[…]`."""
-    names = dict(VOCABULARY)
-    for line in _definitions(room, ast.Assign):
-        if ast.unparse(line.value).startswith("Literal["):
-            names[ast.unparse(line.targets[0])] = eval(ast.unparse(line.value), names)
+    """The keyword-only arguments, each of which must have an annotation and a default that is written out."""
     return {
-        argument.arg: Option(eval(ast.unparse(argument.annotation), names), ast.literal_eval(default))
+        argument.arg: Option(eval(ast.unparse(argument.annotation), _vocabulary(room)), ast.literal_eval(default))
         for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
         if argument.annotation is not None and default is not None
     }
+
+
+@cache
+def _vocabulary(room: str) -> dict[str, Any]:
+    """What annotations may be made of: `typing`, `collections.abc`, and the room's own `Name = Literal[…]`."""
+    names = {**vars(typing), **vars(collections.abc)}
+    literals = [line for line in _definitions(room, ast.Assign) if ast.unparse(line.value).startswith("Literal[")]
+    return names | {ast.unparse(line.targets[0]): eval(ast.unparse(line.value), names) for line in literals}
 
 
 def _assigned(body: Iterable[ast.stmt], name: str) -> Any:

@@ -172,7 +172,7 @@ class _Draft:
         return Settings(self.base.benchmark, self.method, self.protocol, **self.values)
 
     def _switch_network(self, name: Any, label: str) -> None:
-        if name not in known.networks():
+        if str(name) not in known.networks():
             raise SettingsError(f"{label}: no such network. {did_you_mean(str(name), known.networks())}")
         if name != self.values["network"]["name"]:
             # The recipe's other options described its own network; the new one starts from its defaults.
