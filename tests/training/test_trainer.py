@@ -17,7 +17,7 @@ from remnant.experiments import state_file
 from remnant.experiments.settings import resolve
 from remnant.methods import Finetune, Method
 from remnant.models import build
-from remnant.training import EpochDone, Schedule, Trainer, TrainingState, queue
+from remnant.training import EpochDone, Schedule, Start, Trainer, TrainingState, evaluate_in_turns
 
 CPU = torch.device("cpu")
 
@@ -247,14 +247,24 @@ def sorted_by_class() -> Split:
     return Split.of(torch.randn(50, 1, 19, 19), torch.arange(50) // 17)
 
 
+def evaluated(method: Method, splits: dict[int, Split]) -> list[float]:
+    """The accuracies, with others taking their turns meanwhile."""
+    work = evaluate_in_turns(method, splits, 16)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return list(end.value.accuracy)
+
+
 def test_an_evaluation_by_the_batch_is_shuffled_the_same_way_each_time(sorted_by_class: Split) -> None:
     method = listening("batch")
     random = torch.get_rng_state()
-    first = queue(method, {0: sorted_by_class, 1: sorted_by_class}, 16).result().accuracy
+    first = evaluated(method, {0: sorted_by_class, 1: sorted_by_class})
     batches, method.seen = method.seen, []
     torch.manual_seed(99)
-    again = queue(method, {0: sorted_by_class, 1: sorted_by_class}, 16).result().accuracy
-    assert (first == again).all()
+    again = evaluated(method, {0: sorted_by_class, 1: sorted_by_class})
+    assert first == again
     assert all(torch.equal(a, b) for a, b in zip(batches, method.seen, strict=True))
     assert not torch.equal(torch.cat(batches[:4]), sorted_by_class.x)
     same_rows = torch.cat(batches[:4]).flatten(1).sort(0).values
@@ -263,7 +273,26 @@ def test_an_evaluation_by_the_batch_is_shuffled_the_same_way_each_time(sorted_by
     assert not torch.equal(torch.get_rng_state(), random)
 
 
+def test_others_may_go_after_each_split_of_an_evaluation(sorted_by_class: Split) -> None:
+    method = listening("running")
+    seen = [len(method.seen) for _ in evaluate_in_turns(method, {0: sorted_by_class, 1: sorted_by_class}, 25)]
+    assert seen == [2, 4]
+
+
+def test_what_is_to_be_done_after_an_epoch_is_done_before_the_next() -> None:
+    method, done = Scripted([1.0, 0.9, 0.8]), list[int]()
+
+    def on_epoch(epoch: EpochDone, state: TrainingState) -> Start | None:
+        return (lambda: done.append(method.model)) if epoch.epoch != 2 else None
+
+    schedule = Schedule(lr=0.1, epochs=3, batch=4)
+    for start in Trainer(schedule).fit(method, 0, task(), TrainingState(), on_epoch):
+        if start is not None:
+            start()
+    assert done == [1, 3]
+
+
 def test_an_evaluation_by_running_statistics_keeps_the_order(sorted_by_class: Split) -> None:
     method = listening("running")
-    queue(method, {0: sorted_by_class}, 16).result()
+    evaluated(method, {0: sorted_by_class})
     assert torch.equal(torch.cat(method.seen), sorted_by_class.x)

@@ -6,9 +6,7 @@ import multiprocessing
 import os
 import queue as queues
 import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
@@ -22,6 +20,7 @@ from remnant.training import STEPS
 from .folder import RunError, RunFolder, find_runs
 from .run import Progress, Run, Watcher
 from .settings import Settings
+from .turns import take_turns
 
 EXECUTION = ("deterministic", "tf32", "steps", "checkpoint_every", "drift")
 
@@ -118,55 +117,21 @@ def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
 
 
 def _side_by_side(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Watcher) -> None:
-    """Goes round the runs in one thread; each queues a little work on its own stream, then lets the next one go."""
     with ExitStack() as opened:
-        turns = []
+        runs = []
         for seed in seeds:
             folder = plan.folder(seed)
             opened.enter_context(folder.lock())
             if not folder.finished:  # by another process, between the first look and the lock
                 folder.save_execution(plan.execution)
-                turns.append(_Turn(plan.run(seed, folder, watch), device, opened))
+                runs.append(plan.run(seed, folder, watch))
         try:
-            while turns:
-                turns = [turn for turn in turns if turn.take()]
-                if turns and all(turn.starting for turn in turns):
-                    # Every run has a graph on its way: sleep until one is. A loop here would keep the starters from going.
-                    wait([turn.starting for turn in turns if turn.starting], return_when=FIRST_COMPLETED)
-                else:
-                    time.sleep(0)  # lets the starters have the interpreter between two rounds
+            take_turns(runs, device)
         except torch.cuda.OutOfMemoryError as error:
             raise RunError(
                 f"The GPU ran out of memory with {len(seeds)} seed(s) side by side. Finished tasks are kept: run the same "
                 f"command with --parallel {max(1, len(seeds) // 2)}. ({str(error).splitlines()[0]})"
             ) from error
-
-
-class _Turn:
-    """A run on a stream of its own. Its graphs are started by a thread of its own, so that starts overlap."""
-
-    def __init__(self, run: Run, device: torch.device, opened: ExitStack) -> None:
-        self.run, self.work = run, run.work()
-        self.stream = torch.cuda.Stream(device)
-        self.starter = opened.enter_context(
-            ThreadPoolExecutor(1, initializer=torch.cuda.set_stream, initargs=(self.stream,))
-        )
-        self.starting: Future[None] | None = None
-
-    def take(self) -> bool:
-        """Lets the run queue its next work unless it is still starting the last; False once it is over."""
-        if self.starting is not None:
-            if not self.starting.done():
-                return True
-            self.starting.result()
-            self.starting = None
-        self.run.random.use()
-        with torch.cuda.stream(self.stream):
-            for start in self.work:
-                if start is not None:
-                    self.starting = self.starter.submit(start)
-                return True
-        return False
 
 
 def _one_seed(plan: Plan, seed: int, watch: Watcher) -> None:

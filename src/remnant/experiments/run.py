@@ -15,7 +15,7 @@ from remnant.data import Split, Task
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
 from remnant.memory.errors import ConsolidationError, StateError
 from remnant.methods import Method
-from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, queue
+from remnant.training import EpochDone, RandomState, Schedule, Start, Trainer, TrainingState, Work, evaluate_in_turns
 
 from .building import build_method
 from .drift import Drift
@@ -82,7 +82,8 @@ class Run:
         for number in range(first, len(tasks)):
             task = tasks[number].to(self.device)
             joint = len(tasks) < len(stream)
-            exams += [self._exam(t) for t in (stream if joint else [stream[number]])]
+            here = task if tasks[number] is stream[number] else stream[number]  # where it is there already, not twice
+            exams += [self._exam(t) for t in (stream if joint else [here])]
             if training.epoch == 0:
                 method.start(number)
             with self._timed("train") as timer:
@@ -102,7 +103,8 @@ class Run:
                     self._add_row(self.validation, held_back, joint)
             self.drift.learnt(number, method)
             training = TrainingState()
-            self._task_done(number, len(tasks), method, matrix, row)
+            yield self._keep_task(number, method, matrix)
+            self.watch(Progress(self.seed, number, len(tasks), row=tuple(float(x) for x in row)))
         self._record_drift(method, exams[0][0], trainer.schedule.evaluation_batch, len(tasks))
         self._finish(method, matrix)
 
@@ -139,31 +141,36 @@ class Run:
         self._say(task, matrix.tasks, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
         return task, training, AccuracyMatrix.from_csv(state["matrix"])
 
-    def _checkpoint(self, task: int, training: TrainingState, method: Method, matrix: AccuracyMatrix) -> None:
-        self.folder.save_checkpoint(
-            {
-                "task": task,
-                "training": training.state_dict(),
-                "method": method.state_dict(),
-                "random": self.random.get(),
-                "matrix": matrix.to_csv(),
-                "validation": None if self.validation is None else self.validation.to_csv(),
-                "seconds": dict(self.seconds),
-                "drift": self.drift.state_dict(),
-            }
-        )
-        self._last_checkpoint = time.monotonic()
+    def _checkpoint(self, task: int, training: TrainingState, method: Method, matrix: AccuracyMatrix) -> Start:
+        """Writes a checkpoint when called. It holds the run's own tensors, so the run must not go on before."""
+        state = {
+            "task": task,
+            "training": training.state_dict(),
+            "method": method.state_dict(),
+            "random": self.random.get(),
+            "matrix": matrix.to_csv(),
+            "validation": None if self.validation is None else self.validation.to_csv(),
+            "seconds": dict(self.seconds),
+            "drift": self.drift.state_dict(),
+        }
+
+        def write() -> None:
+            self.folder.save_checkpoint(state)
+            self._last_checkpoint = time.monotonic()
+
+        return write
 
     def _epoch_hook(
         self, number: int, tasks: int, method: Method, matrix: AccuracyMatrix, timer: _Timer
-    ) -> Callable[[EpochDone, TrainingState], None]:
-        def epoch_done(done: EpochDone, state: TrainingState) -> None:
+    ) -> Callable[[EpochDone, TrainingState], Start | None]:
+        def epoch_done(done: EpochDone, state: TrainingState) -> Start | None:
             self.folder.record(**{k: v for k, v in vars(done).items() if k != "epochs"})
             self.watch(Progress(self.seed, number, tasks, epoch=done))
             due = self.checkpoint_every and done.epoch % self.checkpoint_every == 0
             if due and time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds:
                 timer.lap()
-                self._checkpoint(number, state, method, matrix)
+                return self._checkpoint(number, state, method, matrix)
+            return None
 
         return epoch_done
 
@@ -177,13 +184,10 @@ class Run:
         for warning in caught:
             self._say(number, tasks, str(warning.message))
 
-    def _evaluate(
-        self, method: Method, tests: list[Split], batch: int
-    ) -> Generator[Callable[[], None] | None, None, Row]:
-        pending = queue(method, dict(enumerate(tests)), batch)
-        while not pending.ready:
-            yield None
-        return pending.result().accuracy
+    @staticmethod
+    def _evaluate(method: Method, exams: list[Split], batch: int) -> Generator[None, None, Row]:
+        measured = yield from evaluate_in_turns(method, dict(enumerate(exams)), batch)
+        return measured.accuracy
 
     @staticmethod
     def _add_row(matrix: AccuracyMatrix, row: Row, joint: bool) -> None:
@@ -191,12 +195,18 @@ class Run:
             matrix.append(np.full(matrix.learned + 1, np.nan))  # learnt together: there is no row before the last
         matrix.append(row)
 
-    def _task_done(self, number: int, tasks: int, method: Method, matrix: AccuracyMatrix, row: Row) -> None:
-        self.folder.save_matrix(matrix)
-        if ranks := method.ranks():
-            self.folder.save_ranks(ranks)
-        self._checkpoint(number + 1, TrainingState(), method, matrix)
-        self.watch(Progress(self.seed, number, tasks, row=tuple(float(x) for x in row)))
+    def _keep_task(self, number: int, method: Method, matrix: AccuracyMatrix) -> Start:
+        """Writes all that is known after a task when called; the checkpoint last."""
+        ranks = method.ranks()
+        checkpoint = self._checkpoint(number + 1, TrainingState(), method, matrix)
+
+        def write() -> None:
+            self.folder.save_matrix(matrix)
+            if ranks:
+                self.folder.save_ranks(ranks)
+            checkpoint()
+
+        return write
 
     def _record_drift(self, method: Method, test: Split, batch: int, tasks: int) -> None:
         try:

@@ -2,7 +2,17 @@
 
 from .random import RandomState
 from .schedule import Schedule
-from .trainer import STEPS, EpochDone, Trainer, TrainingState, queue
-from .work import Work
+from .trainer import STEPS, EpochDone, Trainer, TrainingState, evaluate_in_turns
+from .work import Start, Work
 
-__all__ = ["STEPS", "EpochDone", "RandomState", "Schedule", "Trainer", "TrainingState", "Work", "queue"]
+__all__ = [
+    "STEPS",
+    "EpochDone",
+    "RandomState",
+    "Schedule",
+    "Start",
+    "Trainer",
+    "TrainingState",
+    "Work",
+    "evaluate_in_turns",
+]

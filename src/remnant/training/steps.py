@@ -56,7 +56,8 @@ class CapturedSteps:
             for rows in {min(batch, self.rows), self.tail} - {0}:
                 self._warm_up(rows)
         lengths = {self.long * batch if whole >= self.long else 0, batch if whole % self.long else 0, self.tail} - {0}
-        self.graphs = {rows: self._capture(rows) for rows in sorted(lengths, reverse=True)}
+        with _no_garbage_collection():
+            self.graphs = {rows: self._capture(rows) for rows in sorted(lengths, reverse=True)}
 
     def epoch(self) -> Work:
         self.loss.zero_()
@@ -75,13 +76,12 @@ class CapturedSteps:
     def _capture(self, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         index = torch.zeros(rows, dtype=torch.int64, device=self.x.device)
         graph = torch.cuda.CUDAGraph()
-        with _no_garbage_collection():
-            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
-            try:
-                for part in index.split(self.batch):
-                    self._one(part)
-            finally:
-                graph.capture_end()
+        graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+        try:
+            for part in index.split(self.batch):
+                self._one(part)
+        finally:
+            graph.capture_end()
         return graph, index
 
     def _warm_up(self, rows: int) -> None:
@@ -116,7 +116,10 @@ def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A collection during capture may free device memory, which breaks it."""
+    """A collection during capture may free device memory, which breaks it. Before, one gives back what the last task left.
+
+    One for all graphs of a task: it looks at every object there is, and torch alone has a quarter of a million.
+    """
     gc.collect()
     gc.disable()
     try:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remnant.data import Split, Task
-from remnant.evaluation import Pending, queue_evaluation
+from remnant.evaluation import Evaluation, queue_evaluation
 from remnant.methods import Method
 
 from . import by_hand, fused
@@ -21,7 +21,7 @@ from .by_hand import HandwrittenSteps
 from .fused import FusedSteps
 from .schedule import Schedule, Stopping
 from .steps import CapturedSteps, EagerSteps
-from .work import Steps, Work
+from .work import Start, Steps, Work
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -63,16 +63,27 @@ class TrainingState:
         return cls(state["epoch"], stopping, best, state["over"])
 
 
-def queue(method: Method, splits: Mapping[int, Split], batch: int, loss: Loss | None = None) -> Pending:
-    """Queues an evaluation of a method, in an order that does not depend on how a set is sorted.
+def evaluate_in_turns(
+    method: Method, splits: Mapping[int, Split], batch: int, loss: Loss | None = None
+) -> Generator[None, None, Evaluation]:
+    """Evaluates a method in an order that does not depend on how a set is sorted.
 
     Where a network normalises by the batch, a batch of one class would be normalised away; so splits are shuffled, with a
-    seed of their own: the same order every time.
+    seed of their own: the same order every time. Others may go after each split, since to queue ten tasks' batches takes
+    the host a tenth of a second, and then until the device is done.
     """
     method.network.eval()
     by_batch = any(getattr(module, "track_running_stats", True) is False for module in method.network.modules())
     generator = torch.Generator().manual_seed(0) if by_batch else None
-    return queue_evaluation(method.logits, splits, batch_size=batch, loss=loss, generator=generator)
+    queued = []
+    for task, split in splits.items():
+        queued.append(queue_evaluation(method.logits, {task: split}, batch_size=batch, loss=loss, generator=generator))
+        yield None
+    while not all(pending.ready for pending in queued):
+        yield None
+    found = [pending.result() for pending in queued]
+    losses = [each.loss for each in found if each.loss is not None]
+    return Evaluation(np.concatenate([each.accuracy for each in found]), np.concatenate(losses) if losses else None)
 
 
 class Trainer:
@@ -89,9 +100,12 @@ class Trainer:
         number: int,
         task: Task,
         state: TrainingState,
-        on_epoch: Callable[[EpochDone, TrainingState], None],
+        on_epoch: Callable[[EpochDone, TrainingState], Start | None],
     ) -> Work:
-        """Trains until the schedule ends, from where `state` stands. Yields while the device works."""
+        """Trains until the schedule ends, from where `state` stands. Yields while the device works.
+
+        `on_epoch` hears of every epoch; what it returns is called before the next one begins, as `Work` says.
+        """
         schedule = self.schedule
         stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
         steps = self.steps_of(method, task)
@@ -122,19 +136,13 @@ class Trainer:
                 steps=steps.count,
                 seconds=time.perf_counter() - start,
             )
-            on_epoch(done, state)
-            yield None
+            yield on_epoch(done, state)
         if state.best:
             method.network.load_state_dict(state.best)
 
-    def _validate(
-        self, method: Method, valid: Mapping[int, Split]
-    ) -> Generator[Callable[[], None] | None, None, tuple[float, float]]:
+    def _validate(self, method: Method, valid: Mapping[int, Split]) -> Generator[None, None, tuple[float, float]]:
         """Mean loss and accuracy over the examples of all the splits."""
-        pending = queue(method, valid, self.schedule.evaluation_batch, loss=F.cross_entropy)
-        while not pending.ready:
-            yield None
-        measured = pending.result()
+        measured = yield from evaluate_in_turns(method, valid, self.schedule.evaluation_batch, loss=F.cross_entropy)
         assert measured.loss is not None
         sizes = [len(split) for split in valid.values()]
         return float(np.average(measured.loss, weights=sizes)), float(np.average(measured.accuracy, weights=sizes))

@@ -7,9 +7,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-# What runs in turns: it queues work on the device and yields. A function it yields is to be called before it goes on;
-# starting a long graph takes the host a while, so whoever drives several runs calls it in another thread.
-Work = Iterator[Callable[[], None] | None]
+Start = Callable[[], None]
+
+# What runs in turns: it queues work on the device and yields. A function it yields is to be called before it goes on.
+# It takes the host a while, as starting a long graph or writing a file does, so whoever drives several runs calls it in
+# another thread and lets the others go meanwhile. It must draw no random numbers and turn no switch of torch's: the whole
+# process has but one of each, for the run whose turn it is.
+Work = Iterator[Start | None]
 
 
 class Steps(Protocol):
