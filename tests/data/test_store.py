@@ -147,6 +147,23 @@ def test_many_users_of_a_set_share_one_copy_and_a_new_file_is_noticed(small_coun
     assert np.array_equal(load_dataset("mnist").images("train"), new["train_images"])
 
 
+def test_each_array_is_read_once_and_only_when_asked_for(
+    small_counts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_counts("mnist", 20, 10, 10)
+    store.write_prepared("mnist", digits_like())
+    read: list[str] = []
+    real = store._Npz.__getitem__
+    monkeypatch.setattr(store._Npz, "__getitem__", lambda file, key: (read.append(key), real(file, key))[1])
+    digits = load_dataset("mnist")
+    for _ in range(2):
+        digits.images("train")
+        digits.labels("test")
+    assert read == ["train_images", "test_labels"]
+    with pytest.raises(DataError, match="no array 'train_coarse'"):
+        digits.coarse("train")
+
+
 def test_status_tells_ready_from_missing(small_counts: Callable[..., None]) -> None:
     small_counts("mnist", 20, 10, 10)
     store.write_prepared("mnist", digits_like())

@@ -98,6 +98,6 @@ def _split(files: Files, shape: tuple[int, int, int], size: tuple[int, int] | No
                     f"Pass size=({height}, {width}) to bring all to one size."
                 )
             images[i] = image
-        return normalise(channels_first(images).to(device))
+        return normalise(channels_first(images, device))
 
     return Split(len(files), x, lambda: torch.tensor([label for _, label in files], dtype=torch.int64))

@@ -33,9 +33,9 @@ def normalise(
     return (x * scale.view(-1, 1, 1)).sub_(shift.view(-1, 1, 1))  # bytes times float32 is float32
 
 
-def channels_first(images: NDArray[np.uint8]) -> Tensor:
-    """N×H×W or N×H×W×3 bytes as N×C×H×W."""
-    x = torch.from_numpy(images)
+def channels_first(images: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """N×H×W or N×H×W×3 bytes as N×C×H×W on a device. They travel as they lie and are turned there."""
+    x = torch.from_numpy(images).to(device)
     return x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
 
 
@@ -54,7 +54,7 @@ def split_of(
         block = BLOCK if device.type == "cpu" else max(count, 1)
         made: Tensor | None = None
         for start in range(0, max(count, 1), block):
-            some = transform(channels_first(images[rows[start : start + block]]).to(device))
+            some = transform(channels_first(images[rows[start : start + block]], device))
             if made is None:
                 made = some if len(some) == count else some.new_empty((count, *some.shape[1:]))
             if made is not some:

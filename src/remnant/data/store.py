@@ -80,6 +80,9 @@ class _Npz(Mapping[str, Pixels]):
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{self.path} is damaged ({error}). Remove it and prepare the set again.") from error
 
+    def __contains__(self, key: object) -> bool:
+        return key in self.headers  # a Mapping's own way would read the array to find out
+
     def __iter__(self) -> Any:
         return iter(self.headers)
 
