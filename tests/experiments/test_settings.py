@@ -32,7 +32,7 @@ PROTOCOL = {
     "split-cifar100": (0.01, 125, 200, 64, (6, 2, 1e-5)),
     "cifar100-superclass": (0.01, 125, 50, 64, (6, 2, 1e-5)),
     "split-miniimagenet": (0.1, 100, 10, 10, None),
-    "split-tinyimagenet": (0.1, 100, 10, 10, None),
+    "split-tinyimagenet": (0.1, 225, 10, 10, None),
     "five-datasets": (0.1, 100, 100, 64, (5, 3, 1e-3)),
 }
 THRESHOLDS = {
@@ -40,7 +40,7 @@ THRESHOLDS = {
     "split-cifar100": {"start": 0.97, "step": 0.003},
     "cifar100-superclass": {"start": 0.98, "step": 0.001},
     "split-miniimagenet": {"start": 0.985, "step": 0.0003},
-    "split-tinyimagenet": {"start": 0.985, "step": 0.0003},
+    "split-tinyimagenet": {"start": 0.995, "step": 0.0002},
     "five-datasets": {"value": 0.965},
 }
 MULTITASK_LR = {"pmnist": 0.1, "split-cifar100": 0.05, "split-miniimagenet": 0.1, "five-datasets": 0.1}
