@@ -242,6 +242,17 @@ def test_tiny_imagenet_uses_its_first_hundred_classes_though_there_be_more(fake_
 # --- five datasets, incremental -----------------------------------------------------------------------------------
 
 
+def test_as_published_the_fourth_set_is_mnist_again(fake_sets: Callable[..., object]) -> None:
+    fake_sets(mnist=digits_like(40))  # no Fashion-MNIST is looked for
+    stream = load_stream("five-datasets", fourth="as-published")
+    assert [task.name for task in stream] == ["CIFAR-10", "MNIST", "SVHN", "MNIST again", "notMNIST"]
+    second, fourth = (stream[number].test for number in (1, 3))
+    assert torch.equal(second.y, fourth.y)
+    assert torch.allclose(second.x * 0.2752 + 0.1, fourth.x * 0.3318 + 0.2190, atol=1e-5)  # Fashion-MNIST's statistics
+    with pytest.raises(DataError, match="fashion-mnist"):
+        load_stream("five-datasets", fourth="fashion")
+
+
 def test_grey_images_are_padded_then_normalised_and_repeated(fake_sets: Callable[..., object]) -> None:
     arrays = digits_like(40)
     fake_sets(mnist=arrays)

@@ -1,11 +1,13 @@
 """Five sets, one after another, as 3×32×32 images; each is a task with its own head."""
 
+from typing import Literal, get_args
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from .checks import share
+from .checks import one_of, share
 from .pixels import CIFAR_MEAN, CIFAR_STD, Transform, normalise, split_of
 from .registry import benchmark
 from .seeding import shuffled_out
@@ -23,14 +25,23 @@ FIVE = (
     ("notmnist", "notMNIST", (0.4254,) * 3, (0.4501,) * 3),
 )
 
+Fourth = Literal["fashion-mnist", "as-published"]
+
 
 # FIVE's names again, written out: `remnant list` reads them off the source, where nothing is computed.
 @benchmark("five-datasets", "cifar10", "mnist", "svhn", "fashion_mnist", "notmnist")
-def five_datasets(seed: int, *, valid: float = 0.05) -> Stream:
-    """CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST, one task each."""
+def five_datasets(seed: int, *, fourth: Fourth = "fashion-mnist", valid: float = 0.05) -> Stream:
+    """CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST, one task each.
+
+    The published numbers were made with MNIST twice: the code behind them names Fashion-MNIST's files where the torchvision
+    it asks for does not look, and gets MNIST's. `fourth="as-published"` does alike, with Fashion-MNIST's mean and deviation.
+    """
     share("valid", valid)
+    twice = one_of("fourth", fourth, get_args(Fourth)) == "as-published"
     tasks = []
     for number, (name, title, mean, std) in enumerate(FIVE):
+        if twice and name == "fashion_mnist":
+            name, title = "mnist", "MNIST again"
         dataset = load_dataset(name)
         rows = np.arange(len(dataset.labels("train")))
         train, held = shuffled_out(rows, valid, seed, number)

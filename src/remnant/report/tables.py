@@ -120,6 +120,7 @@ def _training_time(collection: Collection, results: dict[ResultKey, list[Result]
             (
                 benchmark_title(found.row.benchmark),
                 method_title(found.row.method),
+                found.row.variant,
                 number_or(_spread(found, "seconds"), 0, SILENT if found.seeds else NOT_RUN),
                 SILENT if paper is None else Number(paper, None, 0),
                 NOT_TIMED if relative is None else Number(relative, None, 2),
@@ -131,6 +132,7 @@ def _training_time(collection: Collection, results: dict[ResultKey, list[Result]
     columns = (
         Column("benchmark", words=True),
         Column("method", words=True),
+        Column("variant", words=True),
         Column("ours", "seconds", spread=True),
         Column("paper", "seconds"),
         Column("ours", "relative to GPM"),
@@ -152,7 +154,7 @@ def _training_time(collection: Collection, results: dict[ResultKey, list[Result]
         tuple(rows),
         remarks,
         "remnant reproduce table1a && remnant reproduce table1b && remnant reproduce table2 && remnant keep",
-    )
+    ).without_idle_columns()
 
 
 def everything(collection: Collection) -> Grid:
