@@ -1,0 +1,86 @@
+"""Optimisers attached, detached, shared, sparse, or none at all: what each may move."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from small_net import Net, adamw, data, train
+from torch import nn
+
+from remnant import GPM, LeakError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+
+
+def test_an_optimizer_without_the_protected_weights_is_refused(memory: GPM, net: Net) -> None:
+    with pytest.raises(ValueError, match="holds none of the protected weights"):
+        memory.attach(adamw(copy.deepcopy(net)))
+
+
+def test_attaching_twice_is_attaching_once(memory: GPM, net: Net) -> None:
+    optimizer = adamw(net)
+    assert memory.attach(optimizer) is optimizer
+    assert memory.attach(optimizer) is optimizer
+    assert len(optimizer._optimizer_step_pre_hooks) == len(optimizer._optimizer_step_post_hooks) == 1
+    memory.detach()
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_a_detached_optimizer_is_free_and_the_memory_notices(memory: GPM, net: Net) -> None:
+    optimizer = memory.attach(adamw(net))
+    memory.detach(optimizer)
+    train(net, optimizer, data())
+    with pytest.raises(LeakError, match=r"'hidden'.*attached"):
+        memory.verify()
+    with pytest.warns(UserWarning, match=r"changed inside what earlier tasks use: .*hidden"):
+        memory.consolidate(data())
+    memory.verify()  # from here on, a new start
+
+
+def test_two_optimizers_may_share_a_model(net: Net) -> None:
+    memory = GPM(net, threshold=0.95)
+    memory.consolidate(data())
+    body = [p for name, p in net.named_parameters() if not name.startswith("out")]
+    optimizers = [
+        memory.attach(torch.optim.AdamW(body, lr=0.01, weight_decay=0.1)),
+        memory.attach(torch.optim.SGD(net.out.parameters(), lr=0.1, momentum=0.9)),
+    ]
+    for _ in range(10):
+        net.zero_grad()
+        (net(data()) - 1).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert memory.verify().worst < 1e-4
+    memory.detach(optimizers[0])
+    assert not net.norm.training, "norms are held while any optimizer is attached"
+    memory.detach(optimizers[1])
+    assert net.norm.training
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_sparse_gradients_do_not_reach_remembered_rows(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+    model = nn.Embedding(10, 4, sparse=True)
+    memory = GPM(model, threshold=1.0)
+    memory.consolidate(torch.tensor([[0, 1, 2]]))
+    before = model.weight.detach().clone()
+    chosen = memory.attach(optimizer(model.parameters(), lr=0.1))
+    train(model, chosen, torch.arange(6), steps=5)
+    assert torch.equal(model.weight[:3], before[:3])
+    assert not torch.equal(model.weight[3:6], before[3:6])
+
+
+def test_a_hand_written_step_is_exact_with_project_and_restore(memory: GPM, net: Net) -> None:
+    x = data()
+    for _ in range(5):
+        net.zero_grad()
+        (net(x) - 1).square().mean().backward()
+        memory.project()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= 0.1 * parameter.grad + 0.01 * parameter  # a decay no projection has seen
+        memory.restore()
+    assert memory.verify().worst < 1e-5

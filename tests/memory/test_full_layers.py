@@ -1,0 +1,58 @@
+"""A layer with no room left is fixed to the bit, and said so once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from bitwise import frozen_copy, same
+from small_net import train
+from torch import nn
+
+from remnant import GPM
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_full_layer_is_frozen_to_the_bit_and_said_so_once(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+    model = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 2))
+    memory = GPM(model, threshold={"0": 1.0, "2": 0.5})
+    with pytest.warns(UserWarning, match=r"Full, and from now on fixed: 0\.") as caught:
+        memory.consolidate(torch.randn(50, 4))
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    before = model[0].weight.detach().clone(), model[0].bias.detach().clone()
+    chosen = memory.attach(optimizer(model.parameters(), lr=0.1))
+    train(model, chosen, torch.randn(50, 4) * 10, steps=50)
+    assert torch.equal(model[0].weight, before[0])
+    assert torch.equal(model[0].bias, before[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memory.consolidate(torch.randn(50, 4))
+    assert "full" in str(memory.report())
+    assert memory.report().tasks_left == 0
+
+
+def test_where_warnings_are_errors_nothing_is_half_done() -> None:
+    model = nn.Linear(3, 2)
+    memory = GPM(model, threshold=1.0)
+    before = frozen_copy(memory.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="Full"):
+            memory.consolidate(torch.randn(20, 3))
+    assert same(memory.state_dict(), before)
+
+
+def test_a_full_layer_is_not_announced_again_after_loading(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    memory = GPM(model, threshold=1.0)
+    with pytest.warns(UserWarning, match="Full"):
+        memory.consolidate(torch.randn(20, 3))
+    memory.save(tmp_path / "memory")
+    loaded = GPM.load(tmp_path / "memory", model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded.consolidate(torch.randn(20, 3))

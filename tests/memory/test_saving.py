@@ -1,0 +1,156 @@
+"""A saved memory comes back bit for bit, training goes on from it, and a failed save leaves the old file whole."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bitwise import frozen_copy, same
+from safetensors.torch import load_file, save_file
+from small_net import Net, adamw, data, train
+from torch import Tensor, nn
+
+from remnant import GPM, StateError
+from remnant.memory import storage
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+
+
+def test_a_saved_memory_is_the_memory_bit_for_bit(memory: GPM, net: Net, tmp_path: Path) -> None:
+    train(net, memory.attach(adamw(net)), data())
+    memory.consolidate(data())
+    memory.save(tmp_path / "memory.safetensors")
+    loaded = GPM.load(tmp_path / "memory.safetensors", copy.deepcopy(net))
+    assert same(loaded.state_dict(), memory.state_dict())
+    assert loaded.report() == memory.report()
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.safetensors"]
+
+
+def test_a_memory_of_no_task_can_be_saved(net: Net, tmp_path: Path) -> None:
+    GPM(net).save(tmp_path / "empty")
+    assert GPM.load(str(tmp_path / "empty"), net).tasks == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "make", [adamw, lambda model: torch.optim.SGD(model.parameters(), lr=0.05)], ids=["adamw", "sgd"]
+)
+def test_training_goes_on_from_a_file_as_if_never_interrupted(
+    make: Callable[[nn.Module], torch.optim.Optimizer], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    tasks = [data().to(dtype) for _ in range(3)]
+
+    def continued(stop: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        torch.manual_seed(1)
+        model = Net().to(dtype)
+        memory = GPM(model, threshold=GPM.schedule(0.9, 0.01))
+        optimizer = memory.attach(make(model))
+        for task, x in enumerate(tasks):
+            train(model, optimizer, x, steps=5)
+            if stop and task == 1:  # in the middle of a task
+                memory.save(tmp_path / "memory")
+                save_file(model.state_dict(), tmp_path / "model")
+                state = optimizer.state_dict()
+                model = Net().to(dtype)
+                model.load_state_dict(load_file(tmp_path / "model"))
+                memory = GPM.load(tmp_path / "memory", model)
+                optimizer = memory.attach(make(model))
+                optimizer.load_state_dict(state)
+            train(model, optimizer, x, steps=5)
+            memory.consolidate(x, samples=15)
+        return dict(model.state_dict()), memory.state_dict()
+
+    for interrupted, uninterrupted in zip(continued(stop=True), continued(stop=False), strict=True):
+        assert same(interrupted, uninterrupted)
+
+
+def test_a_threshold_function_must_be_given_again(net: Net, tmp_path: Path) -> None:
+    def mine(layer: str, task: int) -> float:
+        return 0.9
+
+    GPM(net, threshold=mine).save(tmp_path / "memory")
+    with pytest.raises(StateError, match="Pass it again"):
+        GPM.load(tmp_path / "memory", net)
+    GPM.load(tmp_path / "memory", net, threshold=mine).consolidate(data())
+
+
+@pytest.mark.parametrize("threshold", [0.9, {"hidden": 0.5, "*": 0.9}, GPM.schedule(0.9, 0.01)], ids=str)
+def test_other_thresholds_come_back_by_themselves(net: Net, tmp_path: Path, threshold: Any) -> None:
+    before = GPM(net, threshold=threshold)
+    before.save(tmp_path / "memory")
+    after = GPM.load(tmp_path / "memory", net)
+    assert after.settings == before.settings
+    x = torch.randn(40, 8)
+    assert after.consolidate(x) == before.consolidate(x)
+    assert GPM.load(tmp_path / "memory", net, threshold=0.5).settings["threshold"] == 0.5
+
+
+def test_saving_where_one_cannot_is_an_os_error(memory: GPM, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        memory.save(tmp_path / "no such folder" / "memory")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError):  # noqa: PT011
+        memory.save(tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert not list((tmp_path / "folder").iterdir())
+    if os.geteuid() != 0:  # root may write anywhere
+        (tmp_path / "folder").chmod(0o500)
+        with pytest.raises(PermissionError):
+            memory.save(tmp_path / "folder" / "memory")
+        assert not list((tmp_path / "folder").iterdir())
+
+
+@pytest.mark.parametrize("stage", ["write", "fsync", "replace"])
+def test_killed_while_saving_the_old_file_is_whole(
+    memory: GPM, net: Net, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "memory"
+    memory.save(path)
+    old = path.read_bytes()
+    memory.consolidate(data())
+
+    def killed(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    if stage == "write":
+        monkeypatch.setattr(storage, "to_bytes", lambda *args: _Unwritable())
+    elif stage == "fsync":
+        monkeypatch.setattr(storage.os, "fsync", killed)
+    else:
+        monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises((KeyboardInterrupt, TypeError)):
+        memory.save(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == old
+    assert [entry.name for entry in tmp_path.iterdir()] == ["memory"]
+    assert GPM.load(path, net).tasks == 1
+
+
+class _Unwritable:
+    """Not bytes: the write itself fails."""
+
+
+def test_a_loaded_memory_outlives_its_file(memory: GPM, net: Net, tmp_path: Path) -> None:
+    """The tensors must not be a map of the file: overwriting it would change, or kill, a running process."""
+    path = tmp_path / "memory"
+    memory.save(path)
+    expected = frozen_copy(memory.state_dict())
+    loaded = GPM.load(path, net)
+    with path.open("r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    assert same(loaded.state_dict(), expected)
+
+
+def test_a_state_dict_can_be_taken_over_and_does_not_follow_the_memory(memory: GPM, net: Net) -> None:
+    state = memory.state_dict()
+    kept = frozen_copy(state)
+    train(net, memory.attach(adamw(net)), data())
+    memory.consolidate(data())
+    assert same(state, kept)
+    memory.load_state_dict(state)
+    assert same(memory.state_dict(), kept)
