@@ -21,6 +21,7 @@ from .subspace import AxisSubspace, Subspace
 
 # What starting one more kernel costs, in flops it could have done meanwhile (a few µs).
 LAUNCH = {"cpu": 2e5, "cuda": 1e8}
+ALIGNED = 8  # columns: 32 bytes of float32, 16 of bfloat16
 
 
 def cheapest_form(outputs: int, inputs: int, rank: int, spare: int, device: str, groups: int = 1) -> str:
@@ -61,8 +62,10 @@ class Projection:
         self.empty = max(ranks) == 0
 
         def stacked(columns: Sequence[Tensor]) -> Tensor:
-            # Groups may have different ranks: columns of zeros project nothing.
+            # Groups may have different ranks: columns of zeros project nothing. Some more of them bring rows to where a
+            # GPU's fast products can read them.
             width = max(column.shape[1] for column in columns)
+            width += -width % ALIGNED
             padded = [torch.nn.functional.pad(column, (0, width - column.shape[1])) for column in columns]
             return torch.stack(padded).to(device=device, dtype=dtype)
 
