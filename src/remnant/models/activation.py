@@ -124,20 +124,9 @@ class _Normalised(torch.autograd.Function):
         x, y, weight, mean, scale = ctx.saved_tensors
         rows, features = x.shape
         dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+        seen = gradients[0].contiguous(), x, y, weight, mean, scale
         kernel.normalised_backward[(-(-features // FEATURES),)](
-            gradients[0].contiguous(),
-            x,
-            y,
-            weight,
-            mean,
-            scale,
-            dx,
-            dweight,
-            dbias,
-            rows,
-            features,
-            ctx.keep,
-            **ctx.held,
+            *seen, dx, dweight, dbias, rows, features, ctx.keep, **ctx.held
         )
         return dx, dweight, dbias, None, None
 
