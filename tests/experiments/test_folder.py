@@ -53,6 +53,18 @@ def test_the_same_settings_find_the_same_folder_as_it_was(run: RunFolder, tmp_pa
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.path.iterdir()} == before
 
 
+def test_how_it_is_carried_out_is_there_before_it_is_a_run(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any moment, there is no run, or one that is resumed as it was asked for."""
+    written: list[str] = []
+    monkeypatch.setattr("remnant.experiments.folder.write_json", lambda path, _: written.append(path.name))
+    RunFolder.create(tmp_path / "new", Settings(), 3, execution={"deterministic": True})
+    assert written.index("execution.json") < written.index("settings.json")
+    RunFolder.create(tmp_path / "runs", Settings(), 3, execution={"deterministic": True})
+    assert run.execution() is None  # another process may be at it: whoever has the lock says how
+
+
 def test_tuples_and_nan_in_settings_are_still_the_same_settings(tmp_path: Path) -> None:
     settings = Settings(values={"betas": (0.9, 0.999), "limit": math.nan, "lr": np.float32(0.5)})
     first = RunFolder.create(tmp_path, settings, 0)

@@ -243,9 +243,12 @@ def test_seeds_as_people_write_them() -> None:
     assert parse_seeds("3") == (0, 1, 2)
     assert parse_seeds("3,1") == (3, 1)
     assert parse_seeds("2,2,0") == (2, 0)  # once each
-    for wrong in ("0", "-1", "x", "1,", "1,-2", "", "1.5"):
+    assert parse_seeds("7,") == (7,)
+    for wrong in ("0", "-1", "x", ",", "1,,", "1,-2", "", "1.5", "20260101", f"1,{2**64}", "9" * 5000):
         with pytest.raises(RunError, match="--seeds"):
             parse_seeds(wrong)
+    with pytest.raises(RunError, match=r"--seeds 20260101,$"):  # one seed, and not twenty million
+        parse_seeds("20260101")
 
 
 def test_devices_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,9 +270,8 @@ def test_devices_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_seeds_that_were_run_alike_are_resumed_together(tmp_path: Path) -> None:
     for seed, how in ((0, {"tf32": False}), (2, {"tf32": False}), (1, {"checkpoint_every": 3})):
-        asked = plan("finetune", tmp_path, **how)
-        asked.folder(seed).save_execution(asked.execution)
-    plan("gpm", tmp_path).folder(5)  # killed before it could say how
+        plan("finetune", tmp_path, **how).folder(seed)  # killed before it began
+    RunFolder.create(tmp_path, plan("gpm", tmp_path).settings, 5)  # does not say how
     plans = {p.seeds: p for p in unfinished(tmp_path, "cpu", 1, deterministic=None)}
     assert plans.keys() == {(0, 2), (1,), (5,)}
     assert (plans[0, 2].deterministic, plans[0, 2].tf32, plans[0, 2].checkpoint_every) == (True, False, 20)

@@ -301,6 +301,14 @@ def test_a_bad_override_is_refused_in_plain_words(override: str, says: str) -> N
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize("letter", "9[x")  # too many digits to read, too many brackets, a word
+def test_a_very_long_override_is_refused_in_few_words(letter: str) -> None:
+    for override in (f"lr={5000 * letter}", 5000 * letter):
+        with pytest.raises(SettingsError, match=r"…: (lr takes|not a value|expected key=value)") as error:
+            resolve("pmnist", "gpm", [override])
+        assert len(str(error.value)) < 400
+
+
 def test_unknown_names_are_met_with_the_nearest() -> None:
     with pytest.raises(SettingsError, match=r"No benchmark called 'pmnst'. Did you mean 'pmnist'\?"):
         resolve("pmnst", "gpm")

@@ -19,8 +19,11 @@ from remnant.training import STEPS
 
 from .folder import RunError, RunFolder, find_runs
 from .run import Progress, Run, Watcher
-from .settings import Settings
+from .settings import Settings, shorten
 from .turns import take_turns
+
+LARGEST_SEED = 2**32 - 1
+MOST_SEEDS = 10_000
 
 EXECUTION = ("deterministic", "tf32", "steps", "checkpoint_every", "drift")
 
@@ -51,7 +54,8 @@ class Plan:
         return {name: getattr(self, name) for name in EXECUTION}
 
     def folder(self, seed: int) -> RunFolder:
-        return RunFolder.create(self.root, self.settings, seed, device=pick_device(self.device))
+        device = pick_device(self.device)
+        return RunFolder.create(self.root, self.settings, seed, device=device, execution=self.execution)
 
     def run(self, seed: int, folder: RunFolder, watch: Watcher) -> Run:
         return Run(
@@ -196,14 +200,21 @@ def _over_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`5` means seeds 0 to 4; `1,3` means those two."""
+    """`5` means seeds 0 to 4; `1,3` means those two, `7,` that one."""
+    shown = shorten(text, 40)
     try:
-        numbers = tuple(int(word) for word in text.split(","))
+        numbers = tuple(int(word) for word in text.removesuffix(",").split(","))
     except ValueError:
-        raise RunError(f"--seeds {text}: write how many (5), or which (1,3).") from None
+        raise RunError(f"--seeds {shown}: write how many (5), or which (1,3).") from None
     if any(number < 0 for number in numbers) or ("," not in text and numbers[0] < 1):
-        raise RunError(f"--seeds {text}: at least one, and none negative.")
-    return tuple(dict.fromkeys(numbers)) if "," in text else tuple(range(numbers[0]))
+        raise RunError(f"--seeds {shown}: at least one, and none negative.")
+    if max(numbers) > LARGEST_SEED:
+        raise RunError(f"--seeds {shown}: a seed is at most {LARGEST_SEED:,}.")
+    if "," in text:
+        return tuple(dict.fromkeys(numbers))
+    if numbers[0] > MOST_SEEDS:  # a seed's own number, most likely: so many folders would fill a disk first
+        raise RunError(f"--seeds {shown}: that many are too many. For the one seed {numbers[0]} write --seeds {shown},")
+    return tuple(range(numbers[0]))
 
 
 def unfinished(path: Path, device: str, parallel: int, **asked: Any) -> list[Plan]:
@@ -217,6 +228,7 @@ def unfinished(path: Path, device: str, parallel: int, **asked: Any) -> list[Pla
     together: dict[tuple[Any, ...], list[RunFolder]] = {}
     for folder in found:
         if not _done(folder):
+            _unchanged(folder)
             execution = {**(folder.execution() or {}), **{k: v for k, v in asked.items() if v is not None}}
             how = tuple((name, execution[name]) for name in EXECUTION if name in execution)
             together.setdefault((_root(folder), folder.path.parent, how), []).append(folder)
@@ -240,10 +252,20 @@ def _done(folder: RunFolder) -> bool:
     return folder.finished
 
 
+def _unchanged(folder: RunFolder) -> None:
+    """Refuses settings that were edited: they are another run's, which would begin anew in another folder."""
+    if Settings.from_dict(folder.settings).digest != folder.digest:
+        raise RunError(
+            f"The settings in {folder.path} are not those the run began with (were they edited?). Put them back, "
+            "or start a run with the new ones: remnant run … --set …"
+        )
+
+
 def _root(folder: RunFolder) -> Path:
     """The folder of all runs that this one is in."""
     path = folder.path.resolve()
-    root = path.parents[len(folder.place.parts) - 1]
-    if root / folder.place != path:
+    parts = folder.place.parts
+    root = Path(*path.parts[: -len(parts)])
+    if path.parts[-len(parts) :] != parts:
         raise RunError(f"{folder.path} was moved: a run is resumed where it was made, in a folder …/{folder.place}.")
     return root

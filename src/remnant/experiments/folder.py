@@ -55,9 +55,18 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, root: Path, settings: Settings, seed: int, *, device: torch.device | str | None = None
+        cls,
+        root: Path,
+        settings: Settings,
+        seed: int,
+        *,
+        device: torch.device | str | None = None,
+        execution: Mapping[str, Any] | None = None,
     ) -> "RunFolder":
-        """The folder of these settings and this seed under `root`, made or found. `device` is for environment.json."""
+        """The folder of these settings and this seed under `root`, made or found. `device` is for environment.json.
+
+        `execution`, for a new one, is in place before the settings make it a run: whoever resumes it finds how.
+        """
         names = {"benchmark": settings.benchmark, "method": settings.method, "digest": settings.digest}
         about = json.loads(canonical({**names, "seed": seed, "settings": settings.as_dict()}))
         path = Path(root) / place(**names, seed=seed)
@@ -65,6 +74,8 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         found = read_json(path / SETTINGS)
         if found is None:
+            if execution is not None:
+                write_json(path / EXECUTION, execution)
             write_json(path / SETTINGS, about)
         elif canonical(found) != canonical(about):
             raise RunError(

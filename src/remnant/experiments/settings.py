@@ -241,17 +241,22 @@ def _key(section: str, name: str) -> str:
 def _parse(override: str) -> tuple[str, Any, str]:
     """Key, value and how to name the two in a message."""
     key, equals, text = (part.strip() for part in override.partition("="))
-    label = f"--set {key}={text}"
+    label = f"--set {shorten(key)}={shorten(text)}"
     if not key or not equals or not text:
-        raise SettingsError(f"--set {override}: expected key=value, for example lr=0.1 or training.epochs=1.")
+        raise SettingsError(f"--set {shorten(override)}: expected key=value, for example lr=0.1 or training.epochs=1.")
     return key, _value(text, label), label
+
+
+def shorten(text: str, most: int = 200) -> str:
+    """For a message: what it is about, not all of it."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _value(text: str, label: str) -> Any:
     """A TOML value; also a bare word, which is a string, and numbers as people write them (.95)."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML; or too many digits, or brackets
         parsed = {}
     if parsed.keys() == {"value"}:
         return parsed["value"]
