@@ -15,7 +15,9 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from remnant.cli import app
+from remnant.data.errors import DataError
 from remnant.evaluation import AccuracyMatrix
+from remnant.experiments import demonstration
 from remnant.experiments.folder import RunFolder, find_runs
 from remnant.experiments.settings import resolve
 
@@ -47,6 +49,7 @@ def test_run_shows_its_way_and_prints_the_matrix(folder: Path) -> None:
     result = remnant("run", "permuted-digits", "gpm", *FEW)
     assert re.search(r"seed 0: task 1/2  epoch 1/1  loss \d\.\d+  accuracy \d+\.\d %  steps/s [\d,]+", result.stderr)
     assert "epoch done" in result.stderr
+    assert result.stderr.startswith("permuted-digits · gpm\nseed 0: ")  # a log may hold several
     (run,) = find_runs(folder / "runs")
     matrix = run.matrix()
     assert matrix is not None
@@ -200,6 +203,8 @@ def test_list_settings_shows_what_set_can_change(monkeypatch: pytest.MonkeyPatch
     assert "pmnist.toml" in keys
     assert "[100, 100]" in keys
     assert re.search(r"^lr ", remnant("list", "settings", "finetune").stdout, re.MULTILINE)
+    monkeypatch.setenv("COLUMNS", "80")  # as in a pipe: what one types is not cut short
+    assert re.search(r"^training.evaluation_batch ", remnant("list", "settings", "gpm").stdout, re.MULTILINE)
 
 
 # --- reproduce, keep --------------------------------------------------------------------------------------------------
@@ -225,6 +230,19 @@ def test_reproduce_prints_ours_beside_them_from_runs_and_from_results(folder: Pa
         assert re.match(r"pmnist +gpm +2 +94\.00 ± 1\.41 +93\.91 ± 0\.16 +\+0\.09", line)
 
 
+def test_reproduce_goes_on_after_a_row_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_data(plan: Any, watch: object) -> list[RunFolder]:
+        tried.append(plan.settings.benchmark)
+        raise DataError(f"no data for {plan.settings.benchmark}")
+
+    tried: list[str] = []
+    monkeypatch.setattr("remnant.experiments.executor.execute", no_data)
+    result = remnant("reproduce", "table1b", "--methods", "hat", "--seeds", "1", "--device", "cpu", code=1)
+    assert tried == ["split-cifar100", "split-miniimagenet", "five-datasets"]
+    assert all(f"no data for {benchmark}" in result.stderr for benchmark in tried)
+    assert "72.06 ± 0.50" in result.stdout  # the table all the same
+
+
 def test_keep_copies_the_small_files_of_what_is_finished(folder: Path) -> None:
     remnant("run", "permuted-digits", "gpm", *FEW)
     RunFolder.create(folder / "runs", resolve("permuted-digits", "finetune"), 0)
@@ -233,7 +251,14 @@ def test_keep_copies_the_small_files_of_what_is_finished(folder: Path) -> None:
     assert kept.result() is not None
     assert not list(kept.path.glob("checkpoint*"))
     assert not (kept.path / "metrics.jsonl").exists()
-    assert "Kept 0 run(s)" in remnant("keep", "kept", "--runs", "nowhere").stdout
+    assert "There is no folder nowhere" in remnant("keep", "kept", "--runs", "nowhere", code=1).stderr
+
+
+def test_brackets_in_a_path_are_no_markup(folder: Path) -> None:
+    words = ["permuted-digits", "finetune", *FEW, "--runs", "my [old] runs"]
+    assert "in my [old] runs/permuted-digits/" in remnant("run", *words).stdout
+    assert "Nothing to resume in my [old] runs:" in remnant("resume", "my [old] runs").stdout
+    assert "Kept 1 run(s) in my [kept] ones." in remnant("keep", "my [kept] ones", "--runs", "my [old] runs").stdout
 
 
 # --- demo -------------------------------------------------------------------------------------------------------------
@@ -250,3 +275,11 @@ def test_demo_tells_forgetting_from_remembering_and_draws_it(folder: Path) -> No
     assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "Picture: demo.png" in result.stdout
     assert sorted(path.name for path in folder.iterdir()) == ["demo.png"]  # nothing else is left behind
+
+
+def test_demo_without_a_place_for_its_picture(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (folder / "demo.png").mkdir()
+    assert demonstration._draw({name: AccuracyMatrix(1, [[0.9]]) for name in ("one", "other")}).startswith(
+        "No picture: demo.png could not be written here ("
+    )

@@ -42,7 +42,7 @@ def test_from_a_sweep_to_its_figures(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     result = remnant(*SWEEP)
-    assert "threshold.start=0.6\nseed 0: task 1/3" in result.stderr
+    assert "threshold.start=0.6\npermuted-digits · gpm\nseed 0: task 1/3" in result.stderr
     title, headings, *rows = [re.split(r"  +", line.strip()) for line in result.stdout.splitlines()]
     assert title == ["permuted-digits · gpm"]
     assert headings == [

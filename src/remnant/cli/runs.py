@@ -20,7 +20,7 @@ Root = Annotated[Path, typer.Option("--runs", help="Where run folders are.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="key=value: lr=0.1, threshold.start=0.95, training.epochs=1.")
 ]
-Seeds = Annotated[str, typer.Option(help="How many seeds (5: seeds 0 to 4), or which (1,3).")]
+Seeds = Annotated[str, typer.Option(help="How many seeds (5: seeds 0 to 4), or which (1,3; one: 7,).")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Parallel = Annotated[int, typer.Option(min=0, help="Seeds at a time; 0: all on a GPU, one a core on a CPU.")]
 Protocol = Annotated[str, typer.Option(help="paper: as the tables were made; sane: frozen statistics, Eq. 5.")]
@@ -29,7 +29,10 @@ Tf32 = Annotated[bool, typer.Option(help="TensorFloat-32 on GPUs.")]
 Steps = Annotated[str, typer.Option(help="auto: the fastest way there is; captured: CUDA graphs; eager: one by one.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")]
 Every = Annotated[
-    int, typer.Option("--checkpoint-every", min=0, help="Epochs between checkpoints; 0: after tasks only.")
+    int,
+    typer.Option(
+        "--checkpoint-every", min=0, help="Epochs between checkpoints, one a minute at most; 0: only after tasks."
+    ),
 ]
 
 
@@ -78,7 +81,8 @@ def resume(
             path, device, parallel, deterministic=deterministic, tf32=tf32, checkpoint_every=checkpoint_every
         )
         if not plans:
-            out.print(f"Nothing to resume in {path}: every run there is finished.", soft_wrap=True, highlight=False)
+            words = f"Nothing to resume in {path}: every run there is finished."
+            out.print(words, soft_wrap=True, highlight=False, markup=False)
     if not _each(plans, lambda plan: _execute(plan, quiet, None)):
         raise typer.Exit(1)
 
@@ -124,7 +128,7 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _each(plans: Sequence["Plan"], do: Callable[["Plan"], None]) -> bool:
+def _each(plans: Sequence["Plan"], do: Callable[["Plan"], object]) -> bool:
     """One after another. Where one fails, that is said and the others go on; False in the end."""
     well = True
     for plan in plans:
@@ -181,10 +185,13 @@ def reproduce(
                 measure_all(chosen.to_run(), device, runs, lambda line: None if quiet else out.print(line))
             show.table(out, table, times.rows_of(chosen.load().rows, [runs, kept]))
             return
-        if run_missing:
-            for plan in reproduction.missing(chosen, parse_seeds(seeds), [kept, runs], device, parallel, runs):
-                _run(plan, quiet)
+        wanted = parse_seeds(seeds)
+        plans = reproduction.missing(chosen, wanted, [kept, runs], device, parallel, runs) if run_missing else []
+    well = _each(plans, lambda plan: _run(plan, quiet))
+    with told_plainly():
         show.table(out, table, reproduction.rows(chosen, [kept, runs]))
+    if not well:
+        raise typer.Exit(1)
 
 
 def _words(text: str) -> list[str]:
@@ -199,13 +206,15 @@ def keep(
     """Copy the small files of finished runs (matrices, settings, timings; no checkpoints) for safe keeping."""
     with told_plainly():
         from ..experiments import times
-        from ..experiments.folder import find_runs, keep_results
+        from ..experiments.folder import RunError, find_runs, keep_results
 
+        if not runs.is_dir():
+            raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
         finished = [found for found in find_runs(runs) if found.finished]
         for found in finished:
             keep_results(found, results)
         times.keep(runs, results)
-        out.print(f"Kept {len(finished)} run(s) in {results}.", soft_wrap=True, highlight=False)
+        out.print(f"Kept {len(finished)} run(s) in {results}.", soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()

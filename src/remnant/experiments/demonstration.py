@@ -49,16 +49,16 @@ def run(out: Console, err: Console) -> None:
         out.print(
             f"{title}: {100 * result['acc']:.1f} % on all tasks at the end{forgot}", highlight=False, soft_wrap=True
         )
-    drawn = _draw({title: m for title, m in matrices.items() if title != WAYS["multitask"]})
-    picture = f"Picture: {PICTURE}" if drawn else "No picture: that needs matplotlib (pip install 'remnant[report]')."
-    out.print(f"\n{time.perf_counter() - start:.0f} s. {picture}", highlight=False)
+    picture = _draw({title: m for title, m in matrices.items() if title != WAYS["multitask"]})
+    out.print(f"\n{time.perf_counter() - start:.0f} s. {picture}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _draw(matrices: dict[str, AccuracyMatrix]) -> bool:
+def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
+    """Draws them, and says where; or why not, for a picture is no reason to fail."""
     try:
         import matplotlib
     except ImportError:
-        return False
+        return "No picture: that needs matplotlib (pip install 'remnant[report]')."
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -76,6 +76,10 @@ def _draw(matrices: dict[str, AccuracyMatrix]) -> bool:
                     i, t, f"{values[t, i]:.0f}", ha="center", va="center", color="w" if values[t, i] < 60 else "k"
                 )
     figure.colorbar(image, ax=axes, label="accuracy, %", shrink=0.8)
-    figure.savefig(PICTURE, dpi=110)
-    plt.close(figure)
-    return True
+    try:
+        figure.savefig(PICTURE, dpi=110)
+    except OSError as error:
+        return f"No picture: {PICTURE} could not be written here ({error.strerror or error})."
+    finally:
+        plt.close(figure)
+    return f"Picture: {PICTURE}"

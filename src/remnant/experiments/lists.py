@@ -39,7 +39,9 @@ def settings(console: Console, method: str, benchmark: str | None) -> None:
 
 
 def _print(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    drawn = Table(*headings, box=None, pad_edge=False, header_style="bold")
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:  # the first column is what one types: it is never cut short
+        drawn.add_column(heading, no_wrap=heading == headings[0])
     for row in rows:
         drawn.add_row(*row)
     console.print(drawn)

@@ -32,7 +32,7 @@ def results(console: Console, settings: Settings, folders: Sequence[RunFolder], 
         bwt_text = "–" if paper.bwt is None else f"{paper.bwt:+.2f}"
         console.print(f"paper: ACC {paper.acc:.2f} %   BWT {bwt_text}", style="dim", highlight=False)
     if done:
-        console.print(f"in {done[0].path.parent}", style="dim", highlight=False, soft_wrap=True)
+        console.print(f"in {done[0].path.parent}", style="dim", highlight=False, soft_wrap=True, markup=False)
 
 
 def _spread(values: list[float], form: str) -> str:
@@ -81,5 +81,5 @@ def table(console: Console, name: str, rows: Sequence[dict[str, Any]]) -> None:
 def _print_whole(console: Console, title: str, drawn: Table) -> None:
     """As wide as it must be: a number cut short is worse than a line that the terminal wraps."""
     width = max(console.width, drawn.__rich_measure__(console, console.options.update(max_width=10_000)).maximum)
-    console.print(title, style="italic", soft_wrap=True, highlight=False)
+    console.print(title, style="italic", soft_wrap=True, highlight=False, markup=False)
     Console(file=console.file, width=width, force_terminal=console.is_terminal, highlight=False).print(drawn)

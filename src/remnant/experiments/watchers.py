@@ -58,6 +58,7 @@ COLUMNS = ("task", "epoch", "loss", "accuracy", "steps/s", "left")
 def watching(console: Console, *, quiet: bool, title: str, tensorboard: Path | None = None) -> Iterator[Watcher]:
     """A watcher for as long as runs last."""
     lines: dict[int, Line] = {}
+    titled = False
     board = Board(tensorboard) if tensorboard else None
 
     def table() -> Table:
@@ -70,18 +71,25 @@ def watching(console: Console, *, quiet: bool, title: str, tensorboard: Path | N
 
     live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
 
+    def say(seed: int, words: str) -> None:
+        nonlocal titled
+        if live is None and not titled:  # in one log of several plans, whose lines these are
+            console.print(title, highlight=False, soft_wrap=True, markup=False)
+            titled = True
+        console.print(f"seed {seed}: {words}", highlight=False, soft_wrap=True, markup=False)
+
     def watch(progress: Progress) -> None:
         line = lines.setdefault(progress.seed, Line())
         line.hear(progress)
         if board:
             board.hear(progress)
         if progress.note and not quiet:
-            console.print(f"seed {progress.seed}: {progress.note}", highlight=False, soft_wrap=True, markup=False)
+            say(progress.seed, progress.note)
         if live:
             live.update(table())
         elif not quiet and (progress.row or progress.finished):
-            words = "  ".join(f"{column} {line.words[column]}" for column in COLUMNS if column in line.words)
-            console.print(f"seed {progress.seed}: {words}", highlight=False, soft_wrap=True)
+            words = (f"{column} {line.words[column]}" for column in COLUMNS if column in line.words)
+            say(progress.seed, "  ".join(words))
 
     if live is None:
         yield watch
