@@ -25,6 +25,9 @@ class OWM(FixedNorm):
     as the original does: within a task, too, ever less is learnt along inputs that were seen. A shared head is a layer
     like the others; heads of their own are free.
 
+    A convolution's mean input is its mean patch, over the batch and all positions: one update a step. The original takes
+    every second patch of the batch's mean image, one after another, and so holds convolutions harder at the same α.
+
     Args:
         alpha_start, alpha_decay: α = alpha_start·alpha_decayˢ, with s the share of a task's steps that are done, by pattern
             of layer names. The smaller α, the less is left of a direction once it was seen; α scales as the input squared.
