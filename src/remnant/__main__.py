@@ -1,5 +1,6 @@
 """`remnant` and `python -m remnant`."""
 
+import io
 import sys
 
 
@@ -12,6 +13,9 @@ def main() -> None:
         sys.exit(f"The command line needs {error.name}, which is not installed: pip install 'remnant[cli]'.")
     from .cli import app
 
+    for stream in (sys.stdout, sys.stderr):  # where there is no ± or …, a ? will do: no run shall end over it
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     app()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -105,3 +107,17 @@ def test_a_network_one_adds_has_settings_too(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(MODELS, "own", Own)
     assert list(networks()["own"]) == ["depth"]
     assert resolve("pmnist", "gpm", ["network.name=own", "network.depth=2"]).network == {"name": "own", "depth": 2}
+
+
+def test_a_name_with_its_type_beside_it_is_read_too() -> None:
+    body = ast.parse("one: ClassVar[str]\none: ClassVar[str] = 'l2'\nother = True").body
+    assert catalogue._assigned(body, "one") == "l2"
+    assert catalogue._assigned(body, "other") is True
+    assert catalogue._assigned(body, "third") is None
+
+
+def test_a_terminal_without_the_letters_gets_question_marks() -> None:
+    words = [sys.executable, "-m", "remnant", "reproduce", "table1a", "--no-run", "--methods", "gpm"]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert "93.91 ? 0.16" in done.stdout

@@ -107,9 +107,13 @@ def _vocabulary(room: str) -> dict[str, Any]:
 
 
 def _assigned(body: Iterable[ast.stmt], name: str) -> Any:
-    """What `name = …` says there; None where there is no such line."""
-    lines = (line for line in body if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name)
-    return next((ast.literal_eval(line.value) for line in lines), None)
+    """What `name = …` (or `name: type = …`) says there; None where there is no such line."""
+    for line in body:
+        if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:
+            target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+            if ast.unparse(target) == name:
+                return ast.literal_eval(line.value)
+    return None
 
 
 def _definitions(room: str, kind: type[Kind]) -> Iterator[Kind]:
