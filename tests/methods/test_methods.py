@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from small_options import OPTIONS
 from torch import Tensor, nn
 
 from remnant.data import Split, Stream
@@ -19,15 +20,6 @@ from remnant.methods import GPM, METHODS, Finetune, Method, Multitask, SingleTas
 from remnant.methods.gpm import threshold_of
 from remnant.models import Network, build
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "gpm": {"threshold": {"value": 0.9}, "samples": 40},
-    "ewc": {"strength": 10.0, "fisher_batch": 4},
-    "er": {"memory": 20},
-    "agem": {"memory": 20, "memory_batch": 8},
-    "gem": {"memory": 20},
-    "ogd": {"samples": 15},
-    "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
-}
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "mlp": ((12,), {"hidden": (10, 9)}),
     "alexnet": ((3, 19, 19), {"width": 2}),

@@ -7,21 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from small_options import OPTIONS
 from torch import Tensor
 
 from remnant.data import Split
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "gpm": {"threshold": {"value": 0.9}, "samples": 40},
-    "ewc": {"strength": 10.0, "fisher_batch": 4},
-    "er": {"memory": 20},
-    "agem": {"memory": 20, "memory_batch": 8},
-    "gem": {"memory": 20},
-    "ogd": {"samples": 15},
-    "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
-}
 SHAPE = (3, 19, 19)
 
 

@@ -33,8 +33,8 @@ Fourth = Literal["fashion-mnist", "as-published"]
 def five_datasets(seed: int, *, fourth: Fourth = "fashion-mnist", valid: float = 0.05) -> Stream:
     """CIFAR-10, MNIST, SVHN, Fashion-MNIST and notMNIST, one task each.
 
-    The published numbers were made with MNIST twice: the code behind them names Fashion-MNIST's files where the torchvision
-    it asks for does not look, and gets MNIST's. `fourth="as-published"` does alike, with Fashion-MNIST's mean and deviation.
+    The published code has MNIST twice: it names Fashion-MNIST's files where the torchvision it asks for does not look, and
+    gets MNIST's. `fourth="as-published"` does alike, with Fashion-MNIST's mean and deviation.
     """
     share("valid", valid)
     twice = one_of("fourth", fourth, get_args(Fourth)) == "as-published"

@@ -1,0 +1,15 @@
+"""Options for every method that needs some, small enough for a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gpm": {"threshold": {"value": 0.9}, "samples": 40},
+    "ewc": {"strength": 10.0, "fisher_batch": 4},
+    "er": {"memory": 20},
+    "agem": {"memory": 20, "memory_batch": 8},
+    "gem": {"memory": 20},
+    "ogd": {"samples": 15},
+    "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
+}
