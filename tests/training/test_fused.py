@@ -6,24 +6,32 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from remnant.data import Split
+from remnant.data import Split, Task
 from remnant.methods import METHODS, Method
 from remnant.models import build
+from remnant.training import Schedule, Trainer
+from remnant.training.by_hand import HandwrittenSteps
+from remnant.training.cuda_program import KernelError
 from remnant.training.fused import FusedSteps, fits
 from remnant.training.steps import EagerSteps
 
+BOTH = (FusedSteps, EagerSteps)
 OPTIONS: dict[str, dict[str, Any]] = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}}
 
 
-def learner(method: str, device: str, classes: Any = 10, **shape: Any) -> Method:
-    net = build("mlp", input_shape=(1, 12, 13), classes=classes, seed=1, **shape)
+SHAPE = (1, 12, 13)
+
+
+def learner(method: str, device: str, classes: Any = 10, input_shape: tuple[int, ...] = SHAPE, **shape: Any) -> Method:
+    net = build("mlp", input_shape=input_shape, classes=classes, seed=1, **shape)
     return METHODS[method](net.to(device), lr=0.05, **OPTIONS.get(method, {}))
 
 
-def split(device: str, rows: int = 607) -> Split:
+def split(device: str, rows: int = 607, input_shape: tuple[int, ...] = SHAPE, classes: int = 10) -> Split:
     torch.manual_seed(0)
-    return Split.of(torch.randn(rows, 1, 12, 13, device=device), torch.randint(0, 10, (rows,), device=device))
+    return Split.of(torch.randn(rows, *input_shape, device=device), torch.randint(0, classes, (rows,), device=device))
 
 
 @pytest.mark.parametrize("classes", [10, [10, 10]], ids=["one head", "two heads"])
@@ -55,8 +63,41 @@ def test_what_remains_is_what_a_step_multiplies_the_gradient_with(classes: Any) 
 
 
 def test_it_is_for_small_plain_networks_and_methods_on_a_gpu() -> None:
-    torch.set_float32_matmul_precision("highest")
     assert not fits(learner("gpm", "cpu"), 10)
+
+
+def test_a_machine_without_the_kernel_takes_slower_steps_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise KernelError("The CUDA compiler library (libnvrtc) was not found.")
+
+    monkeypatch.setattr("remnant.training.fused.fits", lambda *_: True)
+    monkeypatch.setattr("remnant.training.fused.MlpKernel", missing)
+    method, data = learner("gpm", "cpu"), split("cpu")
+    method.start(0)
+    trainer = Trainer(Schedule(lr=0.05, epochs=1, batch=10))
+    assert isinstance(trainer.steps_of(method, Task("one", 10, data, data, data)), HandwrittenSteps)
+    assert trainer.fallback == "an epoch is not one kernel: The CUDA compiler library (libnvrtc) was not found."
+
+
+def two_epochs(kind: Any, method: Method, data: Split, batch: int, *, first: bool) -> tuple[list[Tensor], Tensor]:
+    """Weights and loss after two epochs of the first or the second task."""
+    method.start(0)
+    if not first:
+        method.finish(0, data)
+        method.start(1)
+    torch.manual_seed(3)
+    steps = kind(method, data, batch)
+    for _ in range(2):
+        for start in steps.epoch():
+            if start is not None:
+                start()
+    return [p.detach().clone() for p in method.network.parameters()], steps.loss
+
+
+def assert_same(fused: tuple[list[Tensor], Tensor], eager: tuple[list[Tensor], Tensor]) -> None:
+    assert fused[1].item() == pytest.approx(eager[1].item(), rel=1e-4)
+    for a, b in zip(fused[0], eager[0], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -65,34 +106,59 @@ def test_it_is_for_small_plain_networks_and_methods_on_a_gpu() -> None:
 @pytest.mark.parametrize("first", [True, False], ids=["first task", "second task"])
 def test_a_hundred_fused_steps_equal_eager_ones(method: str, classes: Any, first: bool) -> None:
     torch.set_float32_matmul_precision("highest")
-    ends = []
-    for kind, options in ((EagerSteps, {}), (FusedSteps, {"precision": "ieee"})):
-        method_, data = learner(method, "cuda", classes), split("cuda")
-        method_.start(0)
-        if not first:
-            method_.finish(0, data)
-            method_.start(1)
-        torch.manual_seed(3)
-        steps = kind(method_, data, 10, **options)
-        for _ in range(2):
-            for _ in steps.epoch():
-                pass
-        ends.append(([p.detach().clone() for p in method_.network.parameters()], steps.loss.item()))
-    (eager, loss), (fused, fused_loss) = ends
-    assert fused_loss == pytest.approx(loss, rel=1e-4)
-    for a, b in zip(eager, fused, strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+    fused, eager = (two_epochs(kind, learner(method, "cuda", classes), split("cuda"), 10, first=first) for kind in BOTH)
+    assert_same(fused, eager)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("inputs", "hidden", "classes", "batch"),
+    [
+        (784, (100, 100), 10, 10),
+        (1024, (128, 128), 16, 16),
+        (33, (17, 25), 3, 5),
+        (5, (9, 64), 2, 1),
+        (301, (60, 8), 7, 13),
+    ],
+)
+def test_other_sizes_too(inputs: int, hidden: tuple[int, int], classes: int, batch: int) -> None:
+    torch.set_float32_matmul_precision("highest")
+    shape = (1, 1, inputs)
+    data = split("cuda", 51 * batch - 2, shape, classes)  # the last batch is shorter
+    fused, eager = (
+        two_epochs(kind, learner("gpm", "cuda", classes, shape, hidden=hidden), data, batch, first=False)
+        for kind in BOTH
+    )
+    assert_same(fused, eager)
+
+
+@pytest.mark.gpu
+def test_the_same_steps_give_the_same_bits() -> None:
+    one, other = (two_epochs(FusedSteps, learner("gpm", "cuda"), split("cuda"), 10, first=False) for _ in range(2))
+    assert one[1].item() == other[1].item()
+    assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+
+
+@pytest.mark.gpu
+def test_several_streams_at_once() -> None:
+    """As seeds have that run together; none gets another's weights, and all reach what one alone does."""
+    alone = two_epochs(FusedSteps, learner("gpm", "cuda"), split("cuda"), 10, first=False)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    together = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            together.append(two_epochs(FusedSteps, learner("gpm", "cuda"), split("cuda"), 10, first=False))
+    torch.cuda.synchronize()
+    for each in together:
+        assert all(torch.equal(a, b) for a, b in zip(each[0], alone[0], strict=True))
 
 
 @pytest.mark.gpu
 def test_it_says_what_it_can_take() -> None:
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert fits(learner("gpm", "cuda"), 10)
-        assert not fits(learner("gpm", "cuda"), 64)
-        assert not fits(learner("gpm", "cuda", hidden=(200, 100)), 10)
-        assert not fits(learner("gpm", "cuda", hidden=(100,)), 10)
-        assert not fits(learner("gpm", "cuda", bias=True), 10)
-        assert not fits(learner("multitask", "cuda", [10, 10]), 10)
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    assert fits(learner("gpm", "cuda"), 10)
+    assert not fits(learner("gpm", "cuda"), 64)
+    assert not fits(learner("gpm", "cuda", hidden=(200, 100)), 10)
+    assert not fits(learner("gpm", "cuda", hidden=(100,)), 10)
+    assert not fits(learner("gpm", "cuda", bias=True), 10)
+    assert not fits(learner("gpm", "cuda", input_shape=(3, 32, 32)), 10)
+    assert not fits(learner("multitask", "cuda", [10, 10]), 10)

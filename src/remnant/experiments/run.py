@@ -91,7 +91,7 @@ class Run:
                     method, number, task, training, self._epoch_hook(number, len(tasks), method, matrix, timer)
                 )
             if trainer.fallback:
-                self._say(number, len(tasks), f"steps are not captured: {trainer.fallback}")
+                self._say(number, len(tasks), trainer.fallback)
             with self._timed("consolidate"):
                 self._remember(number, len(tasks), method, task.train)
             with self._timed("evaluate"):

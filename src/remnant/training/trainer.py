@@ -18,6 +18,7 @@ from remnant.methods import Method
 
 from . import by_hand, fused
 from .by_hand import HandwrittenSteps
+from .cuda_program import KernelError
 from .fused import FusedSteps
 from .schedule import Schedule, Stopping
 from .steps import CapturedSteps, EagerSteps
@@ -92,7 +93,7 @@ class Trainer:
     def __init__(self, schedule: Schedule, *, steps: str = "auto") -> None:
         self.schedule = schedule
         self.steps = steps
-        self.fallback: str | None = None  # why steps are not captured, where they could have been
+        self.fallback: str | None = None  # why steps are slower than they could have been
 
     def fit(
         self,
@@ -150,12 +151,15 @@ class Trainer:
     def steps_of(self, method: Method, task: Task) -> Steps:
         batch = self.schedule.batch
         if self.steps == "auto" and fused.fits(method, batch):
-            return FusedSteps(method, task.train, batch)
+            try:
+                return FusedSteps(method, task.train, batch)
+            except KernelError as error:
+                self.fallback = f"an epoch is not one kernel: {error}"
         if self.steps == "auto" and by_hand.fits(method):
             return HandwrittenSteps(method, task.train, batch)
         if self.steps != "eager" and task.train.x.device.type == "cuda":
             try:
                 return CapturedSteps(method, task.train, batch)
             except RuntimeError as error:
-                self.fallback = str(error).splitlines()[0]
+                self.fallback = f"steps are not captured: {str(error).splitlines()[0]}"
         return EagerSteps(method, task.train, batch)
