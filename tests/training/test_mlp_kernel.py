@@ -106,6 +106,12 @@ def test_it_takes_the_steps_that_are_written_out(sizes: Sizes, projects: tuple[b
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-6)
 
 
+def test_a_run_that_left_the_numbers_does_not_look_like_one_that_learns(built: Build) -> None:
+    given = example(SMALL, (True, True), 2)
+    given[4][3, 5] = torch.nan
+    assert emulated([built(SMALL)], given, 2)[-1].isnan()
+
+
 def test_no_bit_depends_on_which_block_is_ahead(built: Build) -> None:
     program, given = [built(PMNIST)], example(PMNIST, (True, True), 3)
     one, other = (emulated(program, given, 3, first) for first in (0, 5))

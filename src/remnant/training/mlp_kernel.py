@@ -48,9 +48,8 @@ class MlpKernel:
         """One step for every batch of these rows; adds their losses up."""
         chain = self.chain
         data = (chain.x, chain.inputs, chain.y, order)
-        self.kernel.launch(
-            CLUSTER, THREADS, *data, *chain.weights, *self.projections, lr, loss, len(order) // self.batch
-        )  # fmt: skip
+        steps = len(order) // self.batch
+        self.kernel.launch(CLUSTER, THREADS, *data, *chain.weights, *self.projections, lr, loss, steps)
 
 
 @cache

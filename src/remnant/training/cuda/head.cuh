@@ -42,7 +42,7 @@ __device__ inline void update_head(Shared& shared, float lr) {
     }
 }
 
-// Half a warp to a row: scores = h2·W3ᵀ, the loss, δ3 = (softmax − label)/batch and δ2 = δ3·W3 where h2 > 0.
+// Half a warp to a row: scores = h2·W3ᵀ, the loss, δ3 = (softmax − label)/batch and δ2 = δ3·W3 where h2 is not 0.
 struct Head {
     float4 w[CLASSES][2];  // this lane's columns
 
@@ -99,7 +99,7 @@ struct Head {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float4& d2 = *reinterpret_cast<float4*>(&shared.d2[b][64 * i + 4 * lane]);
-            d2 = {h[i].x > 0 ? d[i].x : 0, h[i].y > 0 ? d[i].y : 0, h[i].z > 0 ? d[i].z : 0, h[i].w > 0 ? d[i].w : 0};
+            d2 = {h[i].x <= 0 ? 0 : d[i].x, h[i].y <= 0 ? 0 : d[i].y, h[i].z <= 0 ? 0 : d[i].z, h[i].w <= 0 ? 0 : d[i].w};
         }
         if (lane == 0)
 #pragma unroll

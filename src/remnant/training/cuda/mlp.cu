@@ -21,8 +21,9 @@
 //   h1·W2ᵀ, h1·P2, δ2·W2, h2·P3 and W3 update    4 × 330 + 130: 160 FMA, 140 to add over lanes each                  1,450
 //   scores, softmax, loss, δ3, δ2    2 × 550, in some twenty rounds that wait for each other                      1,100
 //   sums of the warps' sums, fetching, writing to the other blocks                                              1,100
-// 6,900 in all, 9,000 clocks where three in four are used; six block barriers and two cluster barriers add some 1,500: about
-// 10,000 clocks or 5.5 µs. Shared memory (32 words a clock) is busy for 5,000, the multipliers (128 a clock) for 2,700.
+// 6,900 in all, 9,000 clocks where three in four are used. Six block barriers and two cluster barriers, whose release goes to
+// the L2 cache and back, add some 2,000: about 11,000 clocks, 6 µs at 1.8 GHz, reckoned and not measured. Shared memory (32
+// words a clock) is busy for 5,000 of them, the multipliers (128 a clock) for 2,700.
 
 #include <cluster.cuh>
 #include <head.cuh>
@@ -41,9 +42,9 @@ __device__ inline void fetch(float (*into)[STRIDE], const float* from, const lon
     for (int at = threadIdx.x % 16 * WIDTH; at < INPUTS; at += 16 * WIDTH) copy_async<4 * WIDTH>(&into[b][at], row + at);
 }
 
-// Calls take(b, unit, item) for each sum of the block's units that there is; the sum's place in the warps' parts is `item`.
+// Calls take(b, unit) where the sum with place `item` among a warp's is one of the share's units.
 template <typename Take>
-__device__ inline void each_item(int item, int first, int share, int units, Take take) {
+__device__ inline void at_item(int item, int first, int share, int units, Take take) {
     const int of = item % 32 / 4 * PER_LANE + item / 32, own = item % 4 * U + of % U;
     if (of < BATCH * U && own < share && first + own < units) take(of / U, own);
 }
@@ -54,6 +55,8 @@ __device__ inline float add_up(const Shared& shared, int from, int warps, int it
     for (int warp = 0; warp < warps; warp++) sum += shared.sums[from + warp][item];
     return sum;
 }
+
+__device__ inline float relu(float z) { return z < 0 ? 0 : z; }  // what is no number stays none, as in torch
 
 __device__ inline void put_to_all(float* here, float value) {
 #pragma unroll
@@ -101,8 +104,8 @@ train_mlp(
         layer1.multiply(shared.x, part, shared.sums[warp]);
         __syncthreads();
         if (thread < ITEMS)
-            each_item(thread, first1, SHARE1, HIDDEN1, [&](int b, int unit) {
-                const float h = fmaxf(add_up(shared, 0, WARPS, thread), 0.f);
+            at_item(thread, first1, SHARE1, HIDDEN1, [&](int b, int unit) {
+                const float h = relu(add_up(shared, 0, WARPS, thread));
                 shared.mine1[thread] = h;
                 put_to_all(&shared.h1[b][first1 + unit], h);
             });
@@ -124,13 +127,13 @@ train_mlp(
         for (int i = thread; i < 2 * ITEMS; i += THREADS) {
             const int item = i % ITEMS;
             if (i < ITEMS)
-                each_item(item, first2, SHARE2, HIDDEN2, [&](int b, int unit) {
-                    const float h = fmaxf(add_up(shared, 0, HALF, item), 0.f);
+                at_item(item, first2, SHARE2, HIDDEN2, [&](int b, int unit) {
+                    const float h = relu(add_up(shared, 0, HALF, item));
                     shared.mine2[item] = h;
                     put_to_all(&shared.h2[b][first2 + unit], h);
                 });
             else
-                each_item(item, first1, SHARE1, HIDDEN1, [&](int b, int unit) {
+                at_item(item, first1, SHARE1, HIDDEN1, [&](int b, int unit) {
                     put_to_all(&shared.kept1[b][first1 + unit], p2 ? add_up(shared, HALF, HALF, item) : shared.mine1[item]);
                 });
         }
@@ -150,12 +153,12 @@ train_mlp(
         for (int i = thread; i < 2 * ITEMS; i += THREADS) {
             const int item = i % ITEMS;
             if (i < ITEMS)
-                each_item(item, first2, SHARE2, HIDDEN2, [&](int b, int unit) {
+                at_item(item, first2, SHARE2, HIDDEN2, [&](int b, int unit) {
                     put_to_all(&shared.kept2[b][first2 + unit], p3 ? add_up(shared, 0, HALF, item) : shared.mine2[item]);
                 });
             else
-                each_item(item, first1, SHARE1, HIDDEN1, [&](int b, int unit) {
-                    shared.d1[b][unit] = shared.mine1[item] > 0 ? add_up(shared, HALF, HALF, item) : 0.f;
+                at_item(item, first1, SHARE1, HIDDEN1, [&](int b, int unit) {
+                    shared.d1[b][unit] = shared.mine1[item] <= 0 ? 0 : add_up(shared, HALF, HALF, item);
                 });
         }
         wait_for_copies();
