@@ -351,6 +351,7 @@ def test_a_task_made_on_the_gpu_has_the_bits_of_the_one_made_here(name: str, fak
     task = load_stream(name)[0]
     there = task.to("cuda")
     assert there.train.x.is_cuda
+    assert there.train.x[[1, 0]].is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(there.train.x.cpu(), task.train.x)
     assert torch.equal(there.test.y.cpu(), task.test.y)
 

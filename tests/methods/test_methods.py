@@ -216,6 +216,9 @@ def test_gpm_fixes_normalisation_after_the_first_task(norm: str) -> None:
     first = weights(method.network)
     assert not any(torch.equal(first[name], initial[name]) for name in is_norm if name.endswith(("weight", "mean")))
     method.start(1)
+    assert not {id(p) for p in method.parameters} & {
+        id(method.network.get_parameter(f"norm1.{n}")) for n in ("weight", "bias")
+    }
     train(method, split)
     second = weights(method.network)
     assert is_norm

@@ -76,10 +76,16 @@ class Split:
         return self._y
 
     def to(self, device: Device) -> Split:
-        """The same split, whole, on `device`: bytes travel, and become numbers there."""
+        """The same split, whole, on `device`: bytes travel, and become numbers there.
+
+        On a GPU images lie channels-last, as convolutions there read them: else each step would turn its batch round.
+        """
         place = torch.device(device)
-        x = self._x if self._x is not None else self._last() if self._last is not None else None
-        return Split.of(x.to(place) if x is not None else self._make_x(place), self.y.to(place))
+        known = self._x if self._x is not None else self._last() if self._last is not None else None
+        x = known.to(place) if known is not None else self._make_x(place)
+        if place.type == "cuda" and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return Split.of(x, self.y.to(place))
 
     def _touch(self) -> None:
         """Moves this split to the front and forgets the oldest ones beyond the budget."""

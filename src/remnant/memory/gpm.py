@@ -125,6 +125,11 @@ class GPM:
         """Takes out of every `.grad` what is remembered (Eq. 6–7), for a hand-written step. Exact for plain SGD alone."""
         self._project(None)
 
+    @property
+    def held(self) -> list[Tensor]:
+        """Parameters that do not move now: those of normalisation layers, from the second task on."""
+        return list(self._plan.frozen.values()) if self.tasks else []
+
     @torch.no_grad()
     def project_gradients(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         """The same for gradients by parameter, as torch.autograd.grad gives them; `.grad` is left alone."""
@@ -133,7 +138,7 @@ class GPM:
             for weight in self._plan.weights:
                 if weight.rank and weight not in self._by_inputs:
                     weight.project_among(gradients)
-            for parameter in self._plan.frozen.values():
+            for parameter in self.held:
                 if parameter in gradients:
                     gradients[parameter] = torch.zeros_like(parameter)
         return gradients
@@ -168,10 +173,9 @@ class GPM:
                 self._stepped.update(p for p in weight.parameters if p.grad is not None)
                 if self.tasks and weight.rank:
                     weight.project_gradient()
-        if self.tasks:
-            frozen = [p.grad for p in self._plan.frozen.values() if p.grad is not None]
-            if frozen:
-                torch._foreach_zero_(frozen)
+        frozen = [p.grad for p in self.held if p.grad is not None]
+        if frozen:
+            torch._foreach_zero_(frozen)
 
     @torch.no_grad()
     def _restore(self, parameters: set[Tensor] | None, along_gradient: bool = False) -> None:
@@ -188,9 +192,8 @@ class GPM:
                 weight.restore(self._anchors)
         if along_gradient:
             return
-        frozen = list(self._plan.frozen.values())
-        if frozen:
-            torch._foreach_copy_(frozen, [self._anchors[p] for p in frozen])
+        if self.held:
+            torch._foreach_copy_(self.held, [self._anchors[p] for p in self.held])
 
     def _follow_devices(self) -> None:
         """A model moved to another device takes what it started from along."""

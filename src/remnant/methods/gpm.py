@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from remnant import memory
 from remnant.data import Split
@@ -40,6 +40,12 @@ class GPM(Method):
         by_layer(
             layer_samples or {}, self.memory.subspaces, "layer_samples"
         )  # refused now, not after a task was learnt
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Without those that the memory holds: their gradients would be made for nothing."""
+        held = {id(p) for p in self.memory.held}
+        return [p for p in super().parameters if id(p) not in held]
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         with self.memory.inputs_projected(len(x)):
