@@ -54,6 +54,7 @@ class Reference:
     def epoch(self, x: Tensor, y: Tensor, batch: int) -> Iterator[None]:
         """One pass in random order; yields after every step."""
         self.network.train()
+        x = x.contiguous()  # channels first, as the scripts have it
         order = torch.randperm(len(y), device=x.device)
         for start in range(0, len(order), batch):
             part = order[start : start + batch]
@@ -65,6 +66,7 @@ class Reference:
         """Loss and accuracy, brought to the host batch by batch."""
         self.network.eval()
         loss, right = 0.0, 0
+        x = x.contiguous()
         for start in range(0, len(y), batch):
             scores = self.network(x[start : start + batch], task)
             labels = y[start : start + batch]

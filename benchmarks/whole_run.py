@@ -1,6 +1,7 @@
 """A whole benchmark, from the first task to the last: five seeds together with ours, and the plain way beside it.
 
     python benchmarks/whole_run.py pmnist | split-cifar100 | five-datasets [--seeds 5] [--plain-tasks 2] [--set key=value]
+        [--runs FOLDER]
 
 The plain way takes an hour for all of it, so it learns a few tasks, one epoch each, with evaluation and consolidation as in a
 run; its epochs are then counted as often as ours took them. The ratio is per seed.
@@ -20,10 +21,10 @@ from remnant.experiments.executor import Plan, execute
 from remnant.experiments.settings import resolve
 
 
-def ours(benchmark: str, seeds: int, overrides: tuple[str, ...]) -> tuple[float, float]:
+def ours(benchmark: str, seeds: int, overrides: tuple[str, ...], runs: Path | None) -> tuple[float, float]:
     """Seconds for all seeds, and epochs a seed took."""
-    with tempfile.TemporaryDirectory() as root:
-        plan = Plan(resolve(benchmark, "gpm", overrides), tuple(range(seeds)), Path(root))
+    with tempfile.TemporaryDirectory() as nowhere:
+        plan = Plan(resolve(benchmark, "gpm", overrides), tuple(range(seeds)), runs or Path(nowhere))
         start = now()
         folders = execute(plan, lambda progress: None)
         seconds = now() - start
@@ -64,13 +65,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--plain-tasks", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], help="key=value, as remnant run takes it")
+    parser.add_argument("--runs", type=Path, help="leave the runs in this folder; it must not hold them yet")
     chosen = parser.parse_args()
     overrides = tuple(chosen.set)
     setting = Setting(chosen.benchmark, best_device(), *overrides)
     tasks = len(setting.stream)
     print(f"{machine()}; on {setting.device}")
     print(f"{chosen.benchmark}, gpm, {tasks} tasks, {chosen.seeds} seed(s) together")
-    seconds, epochs = ours(chosen.benchmark, chosen.seeds, overrides)
+    seconds, epochs = ours(chosen.benchmark, chosen.seeds, overrides, chosen.runs)
     each = plain(setting, min(chosen.plain_tasks, tasks))
     whole = epochs * each["epoch"] + tasks * each["consolidation"] + tasks * (tasks + 1) / 2 * each["test"]
     print(f"  ours: {seconds:.1f} s for all, {seconds / chosen.seeds:.2f} s a seed ({epochs:.0f} epochs a seed)")

@@ -25,6 +25,10 @@ class FixedNorm(Method):
                 hold(norm)
 
     @property
+    def fixed(self) -> set[nn.Parameter]:
+        return {p for norm in self.norms for p in norm.parameters()} if self.task > 0 else set()
+
+    @property
     def parameters(self) -> list[nn.Parameter]:
-        fixed = {id(p) for norm in self.norms for p in norm.parameters()} if self.task > 0 else set()
-        return [p for p in super().parameters if id(p) not in fixed]
+        fixed = self.fixed
+        return [p for p in super().parameters if p not in fixed]

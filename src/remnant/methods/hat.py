@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from remnant.data import Split
 from remnant.models import Network
 from remnant.models.wiring import Units
 
-from .base import Method
+from .fixed_norm import FixedNorm
 
 FARTHEST = 6.0  # embeddings stay within ±6: beyond, σ is flat even at s = 1
 STEEPEST = 50.0  # s·e is cut off at ±50 in the compensation, or cosh would overflow
@@ -23,16 +22,16 @@ LONGEST = 1e4  # the norm gradients are cut to
 TINY = 1e-12
 
 
-class HAT(Method):
+class HAT(FixedNorm):
     """SGD on loss + c·Σ a(1 − a_<t)/Σ (1 − a_<t), through masks a = σ(s·e) on the units of every layer but the head.
 
     s rises from 1/s_max to s_max in every epoch, and is s_max at test. a_<t is the largest mask of the tasks before;
     it scales the gradient of what makes a unit by what is still free of it: a weight's by 1 − min(a_<t of the unit it
-    makes, a_<t of the unit it reads), a bias's and a norm's by 1 − a_<t of their unit.
+    makes, a_<t of the unit it reads), a bias's by 1 − a_<t of its unit. Norms belong to the first task.
 
     A unit is masked where its layer, or the norm after it, gives it. ReLU, dropout and pooling let the mask through, and
     a norm over neighbouring channels does not see what the task does not use. Embeddings e and a_<t are in the network's
-    state, as `masks`. Statistics that a norm keeps are kept for each task, or old answers would move with them.
+    state, as `masks`.
 
     Args:
         s_max: how hard masks are at test.
@@ -46,13 +45,12 @@ class HAT(Method):
         super().__init__(network, lr=lr)
         self.s_max, self.sparsity = s_max, sparsity
         self.units = network.wiring()
-        self.body = _body(network, self.units)
+        _check_wiring(network, self.units)
         self.masks = Masks(self.units, len(network.classes), network.example)
         network.masks = self.masks
         # Tensors: a captured step follows their changes.
         self.scale = self.masks.past.new_tensor(1 / s_max)
         self.rise = torch.zeros_like(self.scale)
-        self.statistics: dict[str, dict[str, Tensor]] = {}
         self._open()
 
     def start(self, task: int) -> None:
@@ -71,8 +69,8 @@ class HAT(Method):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The body, the task's own head, the task's own embedding."""
-        return [*self.body, *(p for p in self.head.parameters() if p.requires_grad), self.embedding]
+        """The body (its norms in the first task only), the task's own head, the task's own embedding."""
+        return [*self.free, *(p for p in self.head.parameters() if p.requires_grad), self.embedding]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         masks = torch.sigmoid(self.scale * self.embedding)
@@ -82,9 +80,9 @@ class HAT(Method):
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         loss = self.loss(x, y)
         gradients = self.gradients(loss)
-        body = torch._foreach_mul(gradients[: len(self.body)], self.free)
+        body = torch._foreach_mul(gradients[: len(self.free)], list(self.free.values()))
         embedding = gradients[-1] * self.compensation()
-        self.descend(clipped([*body, *gradients[len(self.body) : -1], embedding]))
+        self.descend(clipped([*body, *gradients[len(self.free) : -1], embedding]))
         with torch.no_grad():
             self.embedding.clamp_(-FARTHEST, FARTHEST)
         self.scale += self.rise
@@ -99,39 +97,30 @@ class HAT(Method):
     def finish(self, task: int, train: Split) -> None:
         """a_<t+1 = max(a_<t, a), at s_max."""
         self.masks.past.copy_(torch.maximum(self.masks.past, self.masks.hard(task, self.s_max)))
-        kept = self.network.named_buffers()
-        self.statistics[str(task)] = {
-            n: b.clone() for n, b in kept if b is not self.masks.past and b.is_floating_point()
-        }
 
     def logits(self, x: Tensor, task: int) -> Tensor:
         with self.masks.shown(self.masks.hard(task, self.s_max)):
-            logits: Tensor = functional_call(self.network, self.statistics.get(str(task), {}), (x, task))
-        return logits
+            return super().logits(x, task)
 
     def _open(self) -> None:
         """What past masks leave to a task: each parameter's share, and the price of each unit."""
-        self.free = _free(self.units, dict(zip(self.units, self.masks.past.split(self.masks.sizes), strict=True)))
+        past = dict(zip(self.units, self.masks.past.split(self.masks.sizes), strict=True))
+        fixed = self.fixed
+        self.free = {p: share for p, share in _free(self.units, past) if p not in fixed}
         unused = 1 - self.masks.past
         self.price = self.sparsity * unused / unused.sum().clamp(min=TINY)
 
     @property
     def nbytes(self) -> int:
-        kept = [t for statistics in self.statistics.values() for t in statistics.values()]
-        return sum(t.nbytes for t in (*self.masks.embeddings, self.masks.past, *kept))
+        return sum(t.nbytes for t in (*self.masks.embeddings, self.masks.past))
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"scale": self.scale, "rise": self.rise, "statistics": self.statistics}
-        return {**super().state_dict(), **own}
+        return {**super().state_dict(), "scale": self.scale, "rise": self.rise}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.scale.copy_(state["scale"])
         self.rise.copy_(state["rise"])
-        self.statistics = {
-            task: {name: tensor.to(self.device) for name, tensor in kept.items()}
-            for task, kept in state["statistics"].items()
-        }
         self._open()
 
     def tensors(self) -> list[Tensor]:
@@ -182,19 +171,17 @@ def clipped(gradients: list[Tensor]) -> list[Tensor]:
     return list(torch._foreach_mul(gradients, (LONGEST / length.clamp(min=TINY)).clamp(max=1)))
 
 
-def _body(network: Network, units: Sequence[Units]) -> list[nn.Parameter]:
-    """The parameters that make units, in the order of `_free`; a network with others could not be protected."""
+def _check_wiring(network: Network, units: Sequence[Units]) -> None:
+    """A network with parameters that make no units could not be protected."""
     body = [p for each in units for layer, norm, _ in each.made_by for p in _parameters(layer, norm)]
-    made = {id(p) for p in (*body, *network.heads.parameters())}
-    left = [name for name, p in network.named_parameters() if id(p) not in made and p.requires_grad]
+    made = {*body, *network.heads.parameters()}
+    left = [name for name, p in network.named_parameters() if p not in made and p.requires_grad]
     if left:
         raise ValueError(f"{type(network).__name__}.wiring leaves out {', '.join(left)}: HAT could not protect them.")
-    return body
 
 
-def _free(units: Sequence[Units], past: dict[Units, Tensor]) -> list[Tensor]:
+def _free(units: Sequence[Units], past: dict[Units, Tensor]) -> Iterator[tuple[nn.Parameter, Tensor]]:
     """1 − min(a_out, a_in) for weights, 1 − a_out for the first layer's, for biases and for norms."""
-    shares = []
     for each in units:
         out = past[each]
         for layer, norm, reads in each.made_by:
@@ -206,8 +193,7 @@ def _free(units: Sequence[Units], past: dict[Units, Tensor]) -> list[Tensor]:
                         columns = past[reads].repeat_interleave(parameter.shape[1] // reads.count)
                         taken = torch.minimum(taken, columns)
                     taken = taken.view(*taken.shape, *(1 for _ in parameter.shape[2:]))
-                shares.append((1 - taken).expand_as(parameter).contiguous())
-    return shares
+                yield parameter, (1 - taken).expand_as(parameter).contiguous()
 
 
 def _parameters(layer: nn.Module, norm: nn.Module | None) -> list[nn.Parameter]:
