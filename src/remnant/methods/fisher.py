@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from remnant.data import Split
 from remnant.models import Network
 
-from .layout import channels_first
+from .layout import default_layout
 
 AT_ONCE = 2**26  # numbers in the gradients held at one time
 COMPANY = 64  # examples that lend a lone one their statistics, where a norm goes by the batch
@@ -38,7 +38,7 @@ def fisher_diagonal(
     batches = order[: len(order) - len(order) % batch].view(-1, batch)
     at_once = max(1, AT_ONCE // sum(p.numel() for p in parameters.values()))
     lent = batch == 1 and bool(_by_batch(network))
-    weights = {name: channels_first(parameter.detach()) for name, parameter in parameters.items()}
+    weights = {name: default_layout(parameter.detach()) for name, parameter in parameters.items()}
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(network, weights, (x, task)), y)
@@ -51,7 +51,7 @@ def fisher_diagonal(
             continue  # alone again: the last of the set, by chance
         with _statistics_held(network, train.x[group.flatten()], task, lent):
             for part in group.split(at_once):
-                found = gradients(weights, channels_first(train.x[part]), train.y[part])
+                found = gradients(weights, default_layout(train.x[part]), train.y[part])
                 torch._foreach_add_(total, [g.square().sum(0) for g in found.values()])
         count += len(group)
     torch._foreach_div_(total, max(1, count))

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 from remnant.models import Network
 
 from .flat import flat, shaped
-from .layout import channels_first
+from .layout import default_layout
 from .quadratic import NonNegativeQuadratic
 from .replay import Episodic
 
@@ -55,7 +55,7 @@ class GEM(Episodic):
     def past_gradients(self) -> Tensor:
         """One row for each past task: the gradient of the loss on what is remembered of it."""
         tasks = len(self.past_labels)
-        parameters = {self.names[id(p)]: channels_first(p.detach()) for p in self.parameters}
+        parameters = {self.names[id(p)]: default_layout(p.detach()) for p in self.parameters}
         # Copies, because a pass in training changes running statistics.
         buffers = {f"network.{name}": b.expand(tasks, *b.shape).clone() for name, b in self.network.named_buffers()}
 
@@ -71,7 +71,7 @@ class GEM(Episodic):
         """The memory as a step reads it."""
         if len(self.memory):
             x, self.past_labels = self.memory.by_task()
-            self.past_x = channels_first(x)
+            self.past_x = default_layout(x)
             self.solver = NonNegativeQuadratic(len(self.past_labels), self.device)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
