@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from remnant.models.activation import ReluDropout
+from remnant.models.activation import PARTS, ReluDropout, _split
 
 SHAPES = [((3, 5, 7, 9), True), ((64, 64, 29, 29), True), ((2, 8, 6, 6), False), ((64, 2048), False)]
 
@@ -108,8 +110,119 @@ def test_a_norm_by_the_batch_in_the_same_pass(rows: int, features: int, rate: fl
 
 
 @pytest.mark.gpu
-def test_a_norm_that_someone_watches_is_called() -> None:
-    norm, seen = by_the_batch(8, "cuda"), []
+@pytest.mark.parametrize("pool", [True, False])
+def test_a_norm_that_someone_watches_is_called(pool: bool) -> None:
+    norm, seen = before_pooling(8, "cuda") if pool else by_the_batch(8, "cuda"), []
     norm.register_forward_hook(lambda *_: seen.append(1))
-    ReluDropout(0.5)(torch.randn(4, 8, device="cuda"), norm)
+    ReluDropout(0.5, pool=pool)(torch.randn((4, 8, 4, 4) if pool else (4, 8), device="cuda"), norm)
     assert seen
+
+
+def before_pooling(channels: int, device: str = "cpu") -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(channels, track_running_stats=False, device=device)
+    with torch.no_grad():
+        norm.weight.uniform_(-1, 2)
+        norm.weight[0] = 0  # what went on says nothing of where it came from
+        norm.bias.normal_()
+    return norm
+
+
+def drawn(layer: ReluDropout, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Which values of an image the layer keeps after this seed: each corner of the windows is shown to it alone."""
+    kept = torch.zeros(shape, device="cuda")
+    height, width = shape[2] // 2 * 2, shape[3] // 2 * 2
+    for k in range(4):
+        corner = torch.zeros(shape, device="cuda")
+        corner[:, :, k // 2 : height : 2, k % 2 : width : 2] = 1
+        torch.manual_seed(seed)
+        kept[:, :, k // 2 : height : 2, k % 2 : width : 2] = layer(corner) > 0
+    return kept
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(64, 64, 29, 29), (64, 128, 12, 12), (64, 256, 5, 5), (3, 5, 7, 9), (2, 20, 2, 3)])
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_a_norm_by_the_batch_before_pooling(shape: tuple[int, ...], rate: float) -> None:
+    torch.manual_seed(0)
+    norm, layer = before_pooling(shape[1], "cuda"), ReluDropout(rate, pool=True)
+    x = (
+        torch.randint(-60, 60, shape, device="cuda") / 16 + 5
+    ).requires_grad_()  # the same or clearly apart: no close calls
+    kept = drawn(layer, shape, seed=1)
+    torch.manual_seed(1)
+    ours = layer(x, norm)
+    assert ours.grad_fn is not None
+    assert "NormalisedPool" in ours.grad_fn.name()
+    gradient = torch.randn_like(ours)
+    found = torch.autograd.grad(ours, [x, norm.weight, norm.bias], gradient)
+    theirs = F.max_pool2d(F.relu(norm.double()(x.double())) * kept / (1 - rate), 2)
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+    expected = torch.autograd.grad(theirs, [x, norm.weight, norm.bias], gradient.double())
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-5 * float(b.abs().max()))
+
+
+@pytest.mark.gpu
+def test_before_pooling_too_each_value_is_dropped_with_the_given_probability_and_anew_each_time() -> None:
+    torch.manual_seed(0)
+    norm, layer = before_pooling(64, "cuda"), ReluDropout(0.5, pool=True)
+    nn.init.zeros_(norm.weight)
+    nn.init.ones_(norm.bias)
+    x = torch.randn(64, 64, 30, 30, device="cuda")
+    first, second = (layer(x, norm) for _ in range(2))
+    assert torch.equal(first.unique(), torch.tensor([0.0, 2.0], device="cuda"))
+    for y in (first, second):
+        assert (y == 0).float().mean().item() == pytest.approx(1 / 16, abs=0.0015)  # six standard deviations
+    assert ((first == 0) & (second == 0)).float().mean().item() == pytest.approx(1 / 256, abs=0.0004)
+
+
+@pytest.mark.gpu
+def test_a_norm_before_pooling_is_the_same_bit_for_bit_each_time() -> None:
+    norm, layer = before_pooling(64, "cuda"), ReluDropout(0.2, pool=True)
+    x = torch.randn(64, 64, 29, 29, device="cuda", requires_grad=True)
+    gradient = torch.randn(64, 64, 14, 14, device="cuda")
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        y = layer(x, norm)
+        results.append([y, *torch.autograd.grad(y, [x, norm.weight, norm.bias], gradient)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_norm_before_pooling_of_values_far_from_zero_loses_no_digits_of_their_variance() -> None:
+    torch.manual_seed(0)
+    norm = before_pooling(16, "cuda")
+    x = (
+        torch.randn(8, 16, 29, 29, device="cuda") + 1000
+    )  # in float32 their squares' sum knows the variance to a few per cent
+    theirs = F.max_pool2d(F.relu(norm.double()(x.double())), 2)
+    ours = ReluDropout(0.0, pool=True)(x, norm.float())
+    torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_norm_before_pooling_that_is_fixed_passes_the_gradient_on() -> None:
+    torch.manual_seed(0)
+    norm, layer = before_pooling(8, "cuda"), ReluDropout(0.0, pool=True)
+    x = torch.randn(4, 8, 5, 5, device="cuda", requires_grad=True)
+    (free,) = torch.autograd.grad(layer(x, norm).square().sum(), x)
+    norm.requires_grad_(False)
+    assert torch.equal(torch.autograd.grad(layer(x, norm).square().sum(), x)[0], free)
+
+
+@pytest.mark.gpu
+def test_a_norm_before_pooling_keeps_what_is_no_number_to_its_channel() -> None:
+    for bad in (float("nan"), float("inf")):
+        norm, x = before_pooling(3, "cuda"), torch.randn(2, 3, 4, 4, device="cuda")
+        x[1, 1, 2, 3] = bad
+        y = ReluDropout(0.0, pool=True)(x, norm)
+        assert y[:, 1].isnan().all()
+        assert y[:, [0, 2]].isfinite().all()
+
+
+@given(st.integers(1, 10**7))
+def test_rows_are_split_into_parts_of_which_none_is_empty(rows: int) -> None:
+    parts, share = _split(rows)
+    assert 1 <= parts <= PARTS
+    assert (parts - 1) * share < rows <= parts * share

@@ -1,8 +1,8 @@
 """What follows a layer: its norm, ReLU, dropout and, after a convolution, 2×2 max-pooling.
 
 As separate operations ReLU, dropout and pooling are seven passes over memory forth and back, a quarter of an AlexNet step.
-On a GPU, in training, they are one pass each way. After a fully connected layer the norm is in it too, where it normalises by
-the batch: a block of threads holds all of a feature's values, and seven small kernels become one.
+On a GPU, in training, they are one pass each way. A norm by the batch goes along. After a fully connected layer it costs no
+pass, for a block of threads holds all of a feature's values; before pooling it costs one each way, for the channels' sums.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ BLOCK = 1024
 FEATURES = 16  # to a block of threads, with all their rows
 MOST_ROWS = 512
 
+# A norm before pooling: 16 channels to a block of threads, 64 bytes side by side. Where it normalises, each of 256 threads has
+# four values: with more, the compiler lays floats out as the bytes beside them want it, and they no longer come in one load.
+CHANNELS, PARTS = 16, 64
+WINDOWS, ROWS = 64, 256  # to a block: all it normalises, and what it adds up at a time
+LEAST = 64  # rows of a part, where there are fewer parts
+NORMALISING = {"PARTS": PARTS, "WINDOWS": WINDOWS, "BLOCK": CHANNELS, "num_warps": 8}
+ADDING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 8}
+
 
 class ReluDropout(nn.Module):
     """max(x, 0), each value dropped with probability `rate` in training; `pool`: then the largest of each 2×2."""
@@ -29,8 +37,9 @@ class ReluDropout(nn.Module):
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         """Of norm(x), where one is given."""
         fuse = self.training and _can_fuse(x)
-        if fuse and norm is not None and _can_normalise(norm, x):
-            return cast(Tensor, _Normalised.apply(x, norm.weight, norm.bias, norm.eps, 1 - self.rate))  # type: ignore[no-untyped-call]
+        if fuse and norm is not None and _can_normalise(norm, x, self.pool):
+            way = _NormalisedPool if self.pool else _Normalised
+            return cast(Tensor, way.apply(x, norm.weight, norm.bias, norm.eps, 1 - self.rate))  # type: ignore[no-untyped-call]
         if norm is not None:
             x = norm(x)
         if fuse:
@@ -46,17 +55,16 @@ def _can_fuse(x: Tensor) -> bool:
     return x.is_cuda and x.dtype == torch.float32 and _has_triton and not torch._C._are_functorch_transforms_active()
 
 
-def _can_normalise(norm: nn.Module, x: Tensor) -> bool:
-    """A norm by the batch over plain rows, that nobody watches."""
+def _can_normalise(norm: nn.Module, x: Tensor, pool: bool) -> bool:
+    """A norm by the batch that nobody watches, over plain rows or, before pooling, over images with a window."""
+    if type(norm) is nn.BatchNorm2d:
+        fits = pool and x.ndim == 4 and len(x) > 0 and min(x.shape[2:]) > 1
+    elif type(norm) is nn.BatchNorm1d:
+        fits = not pool and x.ndim == 2 and 1 < len(x) <= MOST_ROWS
+    else:
+        return False
     watched = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
-    return (
-        type(norm) is nn.BatchNorm1d
-        and norm.affine
-        and not norm.track_running_stats
-        and not watched
-        and x.ndim == 2
-        and 1 < len(x) <= MOST_ROWS
-    )
+    return fits and norm.affine and not norm.track_running_stats and not watched and norm.num_features == x.shape[1]
 
 
 _has_triton = importlib.util.find_spec("triton") is not None
@@ -129,6 +137,59 @@ class _Normalised(torch.autograd.Function):
             *seen, dx, dweight, dbias, rows, features, ctx.keep, **ctx.held
         )
         return dx, dweight, dbias, None, None
+
+
+class _NormalisedPool(torch.autograd.Function):
+    """Batch normalisation of images, ReLU, dropout and 2×2 max-pooling."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, keep: float) -> Tensor:
+        from . import norm_pool_kernel as kernel
+
+        x = _channels_last(x)
+        n, c, h, w = x.shape
+        rows, windows = n * h * w, n * (h // 2) * (w // 2)
+        y = _empty((n, c, h // 2, w // 2), x)
+        normal, kept = torch.empty_like(y), torch.empty_like(y, dtype=torch.uint8)
+        mean, scale = torch.empty_like(weight), torch.empty_like(weight)
+        sums = x.new_empty(2 * PARTS, c)
+        parts, share = _split(rows)
+        kernel.value_parts[_blocks(parts, c)](x, sums, rows, share, c, **ADDING)
+        made = y, normal, kept, mean, scale
+        kernel.norm_pool_forward[_blocks(-(-windows // WINDOWS), c)](
+            x, weight, bias, sums, _seed(x), *made, windows, rows, share, parts, c, h, w, eps, keep, **NORMALISING
+        )
+        ctx.keep = keep
+        ctx.save_for_backward(x, normal, kept, weight, mean, scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        from . import norm_pool_kernel as kernel
+
+        x, normal, kept, weight, mean, scale = ctx.saved_tensors
+        dy = _channels_last(gradients[0])
+        n, c, h, w = x.shape
+        windows, cells = n * (h // 2) * (w // 2), n * -(-h // 2) * -(-w // 2)
+        dx, dweight, dbias = _empty(x.shape, x), torch.empty_like(weight), torch.empty_like(weight)
+        sums = x.new_empty(2 * PARTS, c)
+        parts, share = _split(windows)
+        kernel.gradient_parts[_blocks(parts, c)](dy, normal, sums, windows, share, c, ctx.keep, **ADDING)
+        seen = dy, x, kept, weight, mean, scale, sums
+        kernel.norm_pool_backward[_blocks(-(-cells // WINDOWS), c)](
+            *seen, dx, dweight, dbias, cells, n * h * w, parts, c, h, w, ctx.keep, **NORMALISING
+        )
+        return dx, dweight, dbias, None, None
+
+
+def _split(rows: int) -> tuple[int, int]:
+    """Into at most PARTS parts: how many, and the rows of each but the last. None is empty."""
+    share = max(LEAST, -(-rows // PARTS))
+    return -(-rows // share), share
+
+
+def _blocks(tiles: int, channels: int) -> tuple[int]:
+    return (tiles * -(-channels // CHANNELS),)
 
 
 def _seed(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ NONE: tl.constexpr = tl.constexpr(4)
 
 
 @triton.jit
-def _shown(x, chance, keep):
+def shown(x, chance, keep):
     """max(x, 0) where the draw keeps it; what is no number stays none."""
     return tl.where((chance < keep) & (x > 0), x, tl.where(x == x, 0.0, x))
 
@@ -24,11 +24,11 @@ def pooled_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, C, H, W, OH, OW, keep
     channel, j, i, n = out % C, out // C % OW, out // (C * OW) % OH, out // (C * OW * OH)
     corner = x_ptr + ((n * H + 2 * i) * W + 2 * j) * C + channel
     r0, r1, r2, r3 = tl.rand4x(tl.load(seed_ptr), out)
-    best = _shown(tl.load(corner, mask=there, other=0.0), r0, keep)
+    best = shown(tl.load(corner, mask=there, other=0.0), r0, keep)
     which = tl.zeros((BLOCK,), tl.int32)
     for k in tl.static_range(1, 4):
         at = corner + ((k // 2) * W + k % 2) * C
-        value = _shown(tl.load(at, mask=there, other=0.0), r1 if k == 1 else (r2 if k == 2 else r3), keep)
+        value = shown(tl.load(at, mask=there, other=0.0), r1 if k == 1 else (r2 if k == 2 else r3), keep)
         better = (value > best) | (value != value)
         best = tl.where(better, value, best)
         which = tl.where(better, k, which)
@@ -51,7 +51,7 @@ def pooled_backward(dy_ptr, kept_ptr, dx_ptr, size, C, H, W, OH, OW, keep, BLOCK
 def plain_forward(x_ptr, y_ptr, kept_ptr, seed_ptr, size, keep, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < size
-    y = _shown(tl.load(x_ptr + at, mask=there, other=0.0), tl.rand(tl.load(seed_ptr), at), keep)
+    y = shown(tl.load(x_ptr + at, mask=there, other=0.0), tl.rand(tl.load(seed_ptr), at), keep)
     tl.store(y_ptr + at, y / keep, mask=there)
     tl.store(kept_ptr + at, tl.where(y > 0, 0, NONE).to(tl.uint8), mask=there)
 
@@ -78,7 +78,7 @@ def normalised_forward(
     weight = tl.load(weight_ptr + feature, mask=one, other=0.0)
     bias = tl.load(bias_ptr + feature, mask=one, other=0.0)
     normed = away * (scale * weight)[None, :] + bias[None, :]
-    y = _shown(normed, tl.rand(tl.load(seed_ptr), at), keep) / keep
+    y = shown(normed, tl.rand(tl.load(seed_ptr), at), keep) / keep
     tl.store(y_ptr + at, y, mask=there)
     tl.store(mean_ptr + feature, mean, mask=one)
     tl.store(scale_ptr + feature, scale, mask=one)

@@ -1,0 +1,187 @@
+"""After a convolution: its norm by the batch, ReLU, dropout and 2×2 max-pooling in two passes each way. Channels lie last.
+
+A channel's values are spread over the whole batch, so the first pass adds them up by parts and the second uses the sums.
+Every program of the second pass adds the parts up for itself, in the same order each time: at 64 parts of 16 channels these
+are 8 KiB that lie in L2, fetched while its own values are on their way. A kernel between the two would cost a launch, which
+for the smaller layers is as long as a pass.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .activation_kernel import NONE, shown
+
+# One compiled kernel for all layers: only of the channels does it matter whether 16 divides them, for wide loads.
+SIZES = ["rows", "share", "parts", "windows", "cells", "H", "W"]
+
+
+@triton.jit(do_not_specialize=SIZES)
+def value_parts(x_ptr, parts_ptr, rows, share, C, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of `share` rows, by channel: their mean and Σ(x − mean)².
+
+    Both from sums of d = x − x₀ with x₀ the first of these rows: Σd² − (Σd)²/share loses no digits to a mean far from zero,
+    as (x₀ − mean)² ≤ share · variance whatever x₀ is.
+    """
+    channel, one, part = _block(C, BLOCK)
+    end = tl.minimum((part + 1) * share, rows)
+    first = tl.load(x_ptr + part * share * C + channel, mask=one, other=0.0)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(part * share, end, ROWS):
+        row = start + tl.arange(0, ROWS)
+        there = (row < end)[:, None] & one[None, :]
+        x = tl.load(x_ptr + (row * C)[:, None] + channel[None, :], mask=there, other=0.0)
+        d = tl.where(there, x - first[None, :], 0.0)
+        total += d
+        squares += d * d
+    count = (end - part * share).to(tl.float32)
+    mean = tl.sum(total, axis=0) / count  # of d
+    away = tl.sum(squares, axis=0) - mean * mean * count
+    _store_parts(parts_ptr, first + mean, away, channel, one, part, C, PARTS)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def norm_pool_forward(
+    x_ptr, weight_ptr, bias_ptr, parts_ptr, seed_ptr, y_ptr, normal_ptr, kept_ptr, mean_ptr, scale_ptr,
+    windows, rows, share, parts, C, H, W, eps, keep,
+    PARTS: tl.constexpr, WINDOWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y = the largest of a window's dropped(max(w·n + b, 0)), n = (x − mean)·scale, scale = 1/√(variance + ε).
+
+    n of the largest is written too, ∞ where nothing went on: the way back needs it for Σg·n, and to read it is a quarter of
+    reading x again.
+    """
+    channel, one, tile = _block(C, BLOCK)
+    window = tile * WINDOWS + tl.arange(0, WINDOWS)
+    there = (window < windows)[:, None] & one[None, :]
+    j, i, n = window % (W // 2), window // (W // 2) % (H // 2), window // ((W // 2) * (H // 2))
+    corner = x_ptr + (((n * H + 2 * i) * W + 2 * j) * C)[:, None] + channel[None, :]
+    values = (
+        tl.load(corner, mask=there, other=0.0),
+        tl.load(corner + C, mask=there, other=0.0),
+        tl.load(corner + W * C, mask=there, other=0.0),
+        tl.load(corner + W * C + C, mask=there, other=0.0),
+    )
+    mean, scale = _statistics(parts_ptr, channel, one, rows, share, parts, C, eps, PARTS)
+    weight = tl.load(weight_ptr + channel, mask=one, other=0.0)
+    bias = tl.load(bias_ptr + channel, mask=one, other=0.0)
+    out = (window * C)[:, None] + channel[None, :]
+    chances = tl.rand4x(tl.load(seed_ptr), out)
+    best = tl.full((WINDOWS, BLOCK), -1.0, tl.float32)
+    normal = tl.zeros((WINDOWS, BLOCK), tl.float32)
+    which = tl.zeros((WINDOWS, BLOCK), tl.int32)
+    for k in tl.static_range(4):
+        mine = (values[k] - mean[None, :]) * scale[None, :]
+        value = shown(mine * weight[None, :] + bias[None, :], chances[k], keep)
+        better = (value > best) | (value != value)
+        best = tl.where(better, value, best)
+        normal = tl.where(better, mine, normal)
+        which = tl.where(better, k, which)
+    tl.store(y_ptr + out, best / keep, mask=there)
+    tl.store(normal_ptr + out, tl.where(best == 0, float("inf"), normal), mask=there)
+    tl.store(kept_ptr + out, tl.where(best > 0, which, NONE).to(tl.uint8), mask=there)
+    tl.store(mean_ptr + channel, mean, mask=one & (tile == 0))
+    tl.store(scale_ptr + channel, scale, mask=one & (tile == 0))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def gradient_parts(
+    dy_ptr, normal_ptr, parts_ptr, windows, share, C, keep,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of `share` windows, by channel: Σg and Σg·n, where g = ∂L/∂(w·n + b) is zero but at the value that went on."""
+    channel, one, part = _block(C, BLOCK)
+    end = tl.minimum((part + 1) * share, windows)
+    gradients = tl.zeros((ROWS, BLOCK), tl.float32)
+    products = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(part * share, end, ROWS):
+        window = start + tl.arange(0, ROWS)
+        there = (window < end)[:, None] & one[None, :]
+        at = (window * C)[:, None] + channel[None, :]
+        dy = tl.load(dy_ptr + at, mask=there, other=0.0)
+        normal = tl.load(normal_ptr + at, mask=there, other=0.0)
+        g = dy / keep
+        gradients += tl.where(normal == float("inf"), 0.0, g)
+        products += tl.where(normal == float("inf"), 0.0, g * normal)
+    _store_parts(parts_ptr, tl.sum(gradients, axis=0), tl.sum(products, axis=0), channel, one, part, C, PARTS)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def norm_pool_backward(
+    dy_ptr, x_ptr, kept_ptr, weight_ptr, mean_ptr, scale_ptr, parts_ptr, dx_ptr, dweight_ptr, dbias_ptr,
+    cells, rows, parts, C, H, W, keep,
+    PARTS: tl.constexpr, WINDOWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """∂b = Σg, ∂w = Σg·n and, for every value, ∂x = w·scale·(g − ∂b/rows − n·∂w/rows).
+
+    By cells of 2×2, windows and what an odd last row or column leaves over: g is zero there, the rest is not.
+    """
+    channel, one, tile = _block(C, BLOCK)
+    cell = tile * WINDOWS + tl.arange(0, WINDOWS)
+    across, down = (W + 1) // 2, (H + 1) // 2
+    j, i, n = cell % across, cell // across % down, cell // (across * down)
+    here = (cell < cells)[:, None] & one[None, :]
+    pooled = here & ((i < H // 2) & (j < W // 2))[:, None]
+    window = (((n * (H // 2) + i) * (W // 2) + j) * C)[:, None] + channel[None, :]
+    kept = tl.load(kept_ptr + window, mask=pooled, other=NONE)
+    dy = tl.load(dy_ptr + window, mask=pooled, other=0.0)
+    corner = (((n * H + 2 * i) * W + 2 * j) * C)[:, None] + channel[None, :]
+    right, below = (2 * j + 1 < W)[:, None], (2 * i + 1 < H)[:, None]
+    places = (corner, corner + C, corner + W * C, corner + W * C + C)
+    inside = (here, here & right, here & below, here & right & below)
+    values = (  # all before the first store, which no load may overtake
+        tl.load(x_ptr + places[0], mask=inside[0], other=0.0),
+        tl.load(x_ptr + places[1], mask=inside[1], other=0.0),
+        tl.load(x_ptr + places[2], mask=inside[2], other=0.0),
+        tl.load(x_ptr + places[3], mask=inside[3], other=0.0),
+    )
+    at, there, _ = _all_parts(channel, one, parts, C, PARTS)
+    dbias = tl.sum(tl.load(parts_ptr + at, mask=there, other=0.0), axis=0)
+    dweight = tl.sum(tl.load(parts_ptr + PARTS * C + at, mask=there, other=0.0), axis=0)
+    mean = tl.load(mean_ptr + channel, mask=one, other=0.0)
+    scale = tl.load(scale_ptr + channel, mask=one, other=0.0)
+    weight = tl.load(weight_ptr + channel, mask=one, other=0.0)
+    g = dy / keep
+    for k in tl.static_range(4):
+        normal = (values[k] - mean[None, :]) * scale[None, :]
+        rest = (dbias / rows)[None, :] + normal * (dweight / rows)[None, :]
+        dx = (weight * scale)[None, :] * (tl.where(kept == k, g, 0.0) - rest)
+        tl.store(dx_ptr + places[k], dx, mask=inside[k])
+    tl.store(dbias_ptr + channel, dbias, mask=one & (tile == 0))
+    tl.store(dweight_ptr + channel, dweight, mask=one & (tile == 0))
+
+
+@triton.jit
+def _block(C, BLOCK: tl.constexpr):
+    """This program's channels, which of them there are, and its place among those of the same channels."""
+    blocks = tl.cdiv(C, BLOCK)
+    channel = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    return channel, channel < C, tl.program_id(0) // blocks
+
+
+@triton.jit
+def _store_parts(parts_ptr, first, second, channel, one, part, C, PARTS: tl.constexpr):
+    tl.store(parts_ptr + part * C + channel, first, mask=one)
+    tl.store(parts_ptr + (PARTS + part) * C + channel, second, mask=one)
+
+
+@triton.jit
+def _all_parts(channel, one, parts, C, PARTS: tl.constexpr):
+    """Where these channels' parts lie, which of them there are, and their numbers."""
+    part = tl.arange(0, PARTS)
+    return (part * C)[:, None] + channel[None, :], (part < parts)[:, None] & one[None, :], part
+
+
+@triton.jit
+def _statistics(parts_ptr, channel, one, rows, share, parts, C, eps, PARTS: tl.constexpr):
+    """Mean and 1/√(variance + ε) of all rows, as Chan, Golub and LeVeque combine them: parts' squares and their means'."""
+    at, there, part = _all_parts(channel, one, parts, C, PARTS)
+    means = tl.load(parts_ptr + at, mask=there, other=0.0)
+    squares = tl.load(parts_ptr + PARTS * C + at, mask=there, other=0.0)
+    count = tl.where(part < parts, tl.minimum(rows - part * share, share), 0).to(tl.float32)[:, None]
+    mean = tl.sum(means * count, axis=0) / rows
+    away = means - mean[None, :]
+    variance = tl.sum(squares + count * away * away, axis=0) / rows
+    return mean, 1 / tl.sqrt(tl.where(variance < 0, 0.0, variance) + eps)  # rounding, where all values are the same
