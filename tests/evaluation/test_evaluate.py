@@ -1,5 +1,6 @@
 """Accuracy on several tasks: right, in one pass, with one wait for the device."""
 
+import sys
 import warnings
 from collections import Counter
 from types import SimpleNamespace
@@ -69,6 +70,26 @@ def test_is_the_plain_accuracy_and_loss_for_any_sizes(counts, batch_size, shuffl
         logits = score(s.x, task)
         assert result.accuracy[task] == (logits.argmax(1) == s.y).double().mean()
         np.testing.assert_allclose(result.loss[task], F.cross_entropy(logits, s.y), rtol=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 200))
+def test_batches_are_counted_together_but_no_more_logits_kept_than_allowed(count, batch_size, at_once):
+    asked = []
+
+    def loss(logits: Tensor, y: Tensor) -> Tensor:
+        asked.append(logits.numel())
+        return F.cross_entropy(logits, y)
+
+    s = split(count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["remnant.evaluation.evaluate"], "AT_ONCE", at_once)
+        result = evaluate(score, [s], batch_size=batch_size, loss=loss)
+    assert sum(asked) == 3 * count
+    assert all(numbers >= at_once for numbers in asked[:-1])
+    assert max(asked) < at_once + 3 * (batch_size + 1)  # the last batch takes in an example left alone
+    assert result.accuracy[0] == (score(s.x, 0).argmax(1) == s.y).double().mean()
+    np.testing.assert_allclose(result.loss[0], F.cross_entropy(score(s.x, 0), s.y), rtol=1e-5)
 
 
 def test_gives_float64_fractions_and_no_loss_unless_asked():

@@ -1,7 +1,7 @@
 """How well a stream was learned and kept. Everything here is a fraction in [0, 1]; only `percent` writes per cent."""
 
 from remnant.evaluation.accuracy_matrix import AccuracyMatrix
-from remnant.evaluation.evaluate import Evaluation, Pending, Split, evaluate, queue_evaluation
+from remnant.evaluation.evaluate import Evaluation, Loss, Pending, Split, evaluate, queue_evaluation, sum_up
 from remnant.evaluation.metrics import (
     Baseline,
     ForwardTransfer,
@@ -18,6 +18,7 @@ __all__ = [
     "Baseline",
     "Evaluation",
     "ForwardTransfer",
+    "Loss",
     "Pending",
     "Split",
     "Summary",
@@ -29,5 +30,6 @@ __all__ = [
     "learning_accuracy",
     "percent",
     "queue_evaluation",
+    "sum_up",
     "summarize",
 ]

@@ -25,7 +25,9 @@ Logits = Callable[[Tensor, int], Tensor]
 """`logits(x, task)`: scores (N, classes). A `Network` is one."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""`loss(logits, y)`: the mean over a batch, as `F.cross_entropy` gives it."""
+"""`loss(logits, y)`: the mean over the examples given, as `F.cross_entropy` gives it. These may be several batches'."""
+
+AT_ONCE = 2**22  # logits kept until they are counted: the dozen small kernels this takes are shared by many batches
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,24 @@ def queue_evaluation(
     generator: torch.Generator | None = None,
 ) -> Pending:
     """`evaluate` without the wait, for whoever has something else to do meanwhile."""
+    sums, sizes = sum_up(logits, splits, batch_size=batch_size, loss=loss, device=device, generator=generator)
+    return Pending(sums, sizes, loss is not None)
+
+
+@torch.no_grad()
+def sum_up(
+    logits: Logits,
+    splits: Iterable[Split] | Mapping[int, Split],
+    *,
+    batch_size: int = 64,
+    loss: Loss | None = None,
+    device: torch.device | str | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, list[int]]:
+    """What `Pending` takes: each split's correct answers and summed loss, (splits, 2), on the device; and its size.
+
+    Without a generator, and with splits on the device, it can be captured into a CUDA graph, if `logits` and `loss` can.
+    """
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, not {batch_size}.")
     numbered = splits.items() if isinstance(splits, Mapping) else enumerate(splits)
@@ -109,7 +129,7 @@ def queue_evaluation(
             sums.append(_sums(logits, task, batches, loss, device if device is not None else x.device))
     if not sums:
         raise ValueError("Nothing to evaluate: no splits were given.")
-    return Pending(torch.stack(sums), sizes, loss is not None)
+    return torch.stack(sums), sizes
 
 
 def _sums(
@@ -121,6 +141,8 @@ def _sums(
 ) -> Tensor:
     """How many examples are right and, in the same tensor (so that it travels as one), their summed loss."""
     sums = torch.zeros(2, dtype=torch.float64, device=device)  # counts are exact in float64
+    scored: list[tuple[Tensor, Tensor]] = []
+    numbers = 0
     for inputs, labels in batches:
         x, y = _moved(inputs, device), _moved(labels, device)
         scores = logits(x, task)
@@ -128,12 +150,24 @@ def _sums(
             raise ValueError(
                 f"Task {task}: {len(y)} inputs gave logits of shape {tuple(scores.shape)}, not (N, classes)."
             )
-        best, predicted = scores.max(dim=1)
-        # A network that has diverged predicts nothing; without this its NaN would pass for a vote for class 0.
-        sums[0] += ((predicted == y) & ~best.isnan()).sum()
-        if loss is not None:
-            sums[1] += loss(scores, y) * len(y)
+        scored.append((scores, y))
+        numbers += scores.numel()
+        if numbers >= AT_ONCE:
+            _count(scored, loss, sums)
+            scored, numbers = [], 0
+    if scored:
+        _count(scored, loss, sums)
     return sums
+
+
+def _count(scored: list[tuple[Tensor, Tensor]], loss: Loss | None, sums: Tensor) -> None:
+    """Adds what these batches' scores, each with their labels, are worth."""
+    scores, y = (torch.cat(tensors) for tensors in zip(*scored, strict=True))
+    best, predicted = scores.max(dim=1)
+    # A network that has diverged predicts nothing; without this its NaN would pass for a vote for class 0.
+    sums[0] += ((predicted == y) & ~best.isnan()).sum()
+    if loss is not None:
+        sums[1] += loss(scores, y) * len(y)
 
 
 def _batches(

@@ -22,6 +22,9 @@ class Method:
 
     name: str
     needs_task = False  # whether it must be told the task at test time, so that one head for all tasks will not do
+    # Whether `logits` keep to a step's rules while a task is learnt, so that validation can be captured too. A class that
+    # defines them anew must say it anew.
+    logits_recordable = True
 
     def __init__(self, network: Network, *, lr: float) -> None:
         if self.needs_task and not network.multi_head:

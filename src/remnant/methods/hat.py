@@ -40,6 +40,7 @@ class HAT(FixedNorm):
 
     name = "hat"
     needs_task = True
+    logits_recordable = True
 
     def __init__(self, network: Network, *, lr: float, s_max: float = 400.0, sparsity: float = 0.75) -> None:
         super().__init__(network, lr=lr)

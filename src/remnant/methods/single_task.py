@@ -17,6 +17,7 @@ class SingleTask(Method):
     """Every task starts from the same initial weights and keeps what it ends with."""
 
     name = "single-task"
+    logits_recordable = True
 
     def __init__(self, network: Network, *, lr: float) -> None:
         super().__init__(network, lr=lr)

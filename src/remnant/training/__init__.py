@@ -1,8 +1,9 @@
 """The loop: epochs, early stopping, captured steps. It knows methods, never bases; tensors, never files."""
 
+from .evaluation import evaluate_in_turns
 from .random import RandomState
 from .schedule import Schedule
-from .trainer import STEPS, EpochDone, Trainer, TrainingState, evaluate_in_turns
+from .trainer import STEPS, EpochDone, Trainer, TrainingState
 from .work import Start, Work
 
 __all__ = [

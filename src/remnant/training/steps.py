@@ -12,6 +12,7 @@ from torch import Tensor
 from remnant.data import Split
 from remnant.methods import Method
 
+from .recording import recording
 from .work import Work, rows_seen
 
 PER_TURN = 200  # eager steps between two chances for others to go
@@ -56,8 +57,10 @@ class CapturedSteps:
             for rows in {min(batch, self.rows), self.tail} - {0}:
                 self._warm_up(rows)
         lengths = {self.long * batch if whole >= self.long else 0, batch if whole % self.long else 0, self.tail} - {0}
-        with _no_garbage_collection():
-            self.graphs = {rows: self._capture(rows) for rows in sorted(lengths, reverse=True)}
+        # Gives back what the last task left. One for all graphs: it looks at every object there is, and torch alone has a
+        # quarter of a million.
+        gc.collect()
+        self.graphs = {rows: self._capture(rows) for rows in sorted(lengths, reverse=True)}
 
     def epoch(self) -> Work:
         self.loss.zero_()
@@ -76,12 +79,9 @@ class CapturedSteps:
     def _capture(self, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         index = torch.zeros(rows, dtype=torch.int64, device=self.x.device)
         graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
-        try:
+        with recording(graph, self.pool):
             for part in index.split(self.batch):
                 self._one(part)
-        finally:
-            graph.capture_end()
         return graph, index
 
     def _warm_up(self, rows: int) -> None:
@@ -112,17 +112,3 @@ def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
             for tensor, old in zip(tensors, before, strict=True):
                 tensor.copy_(old)
         torch.cuda.default_generators[device.index or 0].set_state(random)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A collection during capture may free device memory, which breaks it. Before, one gives back what the last task left.
-
-    One for all graphs of a task: it looks at every object there is, and torch alone has a quarter of a million.
-    """
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

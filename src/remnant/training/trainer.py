@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from remnant.data import Split, Task
-from remnant.evaluation import Evaluation, queue_evaluation
+from remnant.data import Task
 from remnant.methods import Method
 
 from . import by_hand, fused
 from .by_hand import HandwrittenSteps
 from .cuda_program import KernelError
+from .evaluation import Validation
 from .fused import FusedSteps
 from .schedule import Schedule, Stopping
 from .steps import CapturedSteps, EagerSteps
 from .work import Start, Steps, Work
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 STEPS = ("auto", "captured", "eager")  # how steps are taken: the fastest way there is; at most recorded; one by one
 
@@ -64,36 +60,13 @@ class TrainingState:
         return cls(state["epoch"], stopping, best, state["over"])
 
 
-def evaluate_in_turns(
-    method: Method, splits: Mapping[int, Split], batch: int, loss: Loss | None = None
-) -> Generator[None, None, Evaluation]:
-    """Evaluates a method in an order that does not depend on how a set is sorted.
-
-    Where a network normalises by the batch, a batch of one class would be normalised away; so splits are shuffled, with a
-    seed of their own: the same order every time. Others may go after each split, since to queue ten tasks' batches takes
-    the host a tenth of a second, and then until the device is done.
-    """
-    method.network.eval()
-    by_batch = any(getattr(module, "track_running_stats", True) is False for module in method.network.modules())
-    generator = torch.Generator().manual_seed(0) if by_batch else None
-    queued = []
-    for task, split in splits.items():
-        queued.append(queue_evaluation(method.logits, {task: split}, batch_size=batch, loss=loss, generator=generator))
-        yield None
-    while not all(pending.ready for pending in queued):
-        yield None
-    found = [pending.result() for pending in queued]
-    losses = [each.loss for each in found if each.loss is not None]
-    return Evaluation(np.concatenate([each.accuracy for each in found]), np.concatenate(losses) if losses else None)
-
-
 class Trainer:
     """Epochs over one task's training data, on the device the data is on."""
 
     def __init__(self, schedule: Schedule, *, steps: str = "auto") -> None:
         self.schedule = schedule
         self.steps = steps
-        self.fallback: str | None = None  # why steps are slower than they could have been
+        self.fallback: str | None = None  # why it is slower than it could have been
 
     def fit(
         self,
@@ -110,7 +83,7 @@ class Trainer:
         schedule = self.schedule
         stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
         steps = self.steps_of(method, task)
-        valid = method.validation(number, task.valid)
+        valid = self._validation(method, number, task, steps)
         while state.epoch < schedule.epochs and not state.over:
             start = time.perf_counter()
             method.lr.fill_(stopping.lr)
@@ -120,8 +93,9 @@ class Trainer:
             method.settle()
             loss = steps.loss.clone()
             lr, valid_loss, accuracy = stopping.lr, float("nan"), float("nan")
-            if valid:  # without a validation set there is nothing to stop by: all epochs
-                valid_loss, accuracy = yield from self._validate(method, valid)
+            if len(valid):  # without a validation set there is nothing to stop by: all epochs
+                valid_loss, accuracy = yield from valid.measure()
+                self.fallback = self.fallback or valid.fallback
                 best, state.over = stopping.after(valid_loss, schedule)
                 if best:
                     state.best = {name: tensor.detach().clone() for name, tensor in method.network.state_dict().items()}
@@ -141,12 +115,10 @@ class Trainer:
         if state.best:
             method.network.load_state_dict(state.best)
 
-    def _validate(self, method: Method, valid: Mapping[int, Split]) -> Generator[None, None, tuple[float, float]]:
-        """Mean loss and accuracy over the examples of all the splits."""
-        measured = yield from evaluate_in_turns(method, valid, self.schedule.evaluation_batch, loss=F.cross_entropy)
-        assert measured.loss is not None
-        sizes = [len(split) for split in valid.values()]
-        return float(np.average(measured.loss, weights=sizes)), float(np.average(measured.accuracy, weights=sizes))
+    def _validation(self, method: Method, number: int, task: Task, steps: Steps) -> Validation:
+        """Recorded where steps are: if those could not be, there is no use in trying."""
+        record = method.device.type == "cuda" and not isinstance(steps, EagerSteps)
+        return Validation(method, method.validation(number, task.valid), self.schedule.evaluation_batch, record=record)
 
     def steps_of(self, method: Method, task: Task) -> Steps:
         batch = self.schedule.batch
