@@ -194,7 +194,8 @@ def _free(units: Sequence[Units], past: dict[Units, Tensor]) -> Iterator[tuple[n
                         columns = past[reads].repeat_interleave(parameter.shape[1] // reads.count)
                         taken = torch.minimum(taken, columns)
                     taken = taken.view(*taken.shape, *(1 for _ in parameter.shape[2:]))
-                yield parameter, (1 - taken).expand_as(parameter).contiguous()
+                # laid out as the parameter is: one pass then multiplies all of them
+                yield parameter, torch.empty_like(parameter).copy_(1 - taken)
 
 
 def _parameters(layer: nn.Module, norm: nn.Module | None) -> list[nn.Parameter]:
