@@ -61,6 +61,8 @@ def main() -> None:
         f"{'':<10} {'bare, µs':>9} {'protected':>10} {'share':>7}   {'plain: bare':>12} {'protected':>10} {'share':>7}"
     )
     shares = []
+    if device.type == "cuda":
+        torch.cuda.set_stream(torch.cuda.Stream(device))  # nothing can be captured on the default one
     for name, benchmark in STREAMS.items():
         setting = Setting(benchmark, device)
         tasks = min(chosen.learnt, len(setting.stream) - 1)

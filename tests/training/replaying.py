@@ -16,6 +16,9 @@ aten = torch.ops.aten
 TO_THE_HOST = (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default)
 
 
+POOL = object()  # of memory, for graphs that say of none
+
+
 class Graph(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +26,7 @@ class Graph(TorchDispatchMode):
         self.replays = 0
 
     def capture_begin(self, pool: object, capture_error_mode: str) -> None:
-        assert pool is None
+        assert pool is POOL
         assert capture_error_mode == "thread_local"
         self.__enter__()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from replaying import Graph
+from replaying import POOL, Graph
 from torch import Tensor
 
 from remnant.data import Split, Stream, Task
@@ -15,7 +15,7 @@ from remnant.methods import METHODS, Finetune, Method
 from remnant.models import build
 from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState
 from remnant.training.evaluation import Validation
-from remnant.training.steps import CapturedSteps
+from remnant.training.steps import CapturedSteps, EagerSteps
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpm": {"threshold": {"value": 0.9}, "samples": 20},
@@ -28,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
 }
 SHAPE = (3, 19, 19)
+failed: list[Graph] = []  # captures that were tidied up after
 
 
 @pytest.fixture
@@ -40,6 +41,9 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
         return made[-1]
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", make)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr("remnant.training.recording._tidy_up", lambda graph, pool: failed.append(graph))
+    failed.clear()
     return made
 
 
@@ -174,6 +178,7 @@ def test_what_cannot_be_recorded_is_measured_plainly_and_said(graphs: list[Graph
     expected, _ = measured(plain)
     assert [measured(asked) for _ in range(3)] == [(expected, 0)] * 3
     assert asked.fallback == "validation is not captured: operation not permitted when stream is capturing"
+    assert failed == graphs
     assert len(graphs) == 1  # it is not tried again
     assert gc.isenabled()
 
@@ -262,3 +267,25 @@ def test_after_a_capture_that_failed_training_goes_on() -> None:
     assert len(done) == 4
     assert trainer.fallback is not None
     assert trainer.fallback.startswith("validation is not captured: ")
+
+
+@pytest.mark.gpu
+def test_a_step_that_asks_the_host_is_taken_plainly_and_others_are_still_captured() -> None:
+    class Asking(Finetune):
+        def step(self, x: Tensor, y: Tensor) -> Tensor:
+            loss = super().step(x, y)
+            return loss if loss.item() > 0 else -loss
+
+    device = torch.device("cuda", 0)
+    RandomState(5, device).use()
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        for kind, how in ((Asking, EagerSteps), (Finetune, CapturedSteps)):
+            method, trainer = learner(kind, "batch", "cuda"), Trainer(Schedule(0.01, 2, batch=16))
+            method.start(0)
+            steps = trainer.steps_of(method, task(device="cuda"))
+            assert type(steps) is how
+            assert (trainer.fallback is None) == (how is CapturedSteps)
+            for start in steps.epoch():
+                if start is not None:
+                    start()
+            assert float(steps.loss) > 0

@@ -115,7 +115,8 @@ def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
     torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic)
+    if deterministic != torch.are_deterministic_algorithms_enabled():  # to set it loads torch's compiler: seconds
+        torch.use_deterministic_algorithms(deterministic)
     if device.type == "cpu":
         torch.set_num_threads(1)  # small models: a second thread slows them down, a second process does not
 

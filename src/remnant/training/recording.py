@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+
+# Kept: torch's allocator may still ask them which stream they were captured on.
+_failed: list[torch.cuda.CUDAGraph] = []
 
 
 @contextmanager
@@ -16,12 +19,35 @@ def recording(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
 
     A garbage collection during capture may free device memory, which breaks it.
     """
+    pool = torch.cuda.graph_pool_handle() if pool is None else pool
     gc.disable()
     try:
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
-            yield
-        finally:
-            graph.capture_end()
+            _begin(graph, pool)
+            try:
+                yield
+            finally:
+                graph.capture_end()
+        except RuntimeError:
+            _tidy_up(graph, pool)
+            raise
     finally:
         gc.enable()
+
+
+def _begin(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+
+
+def _tidy_up(failed: torch.cuda.CUDAGraph, pool: Any) -> None:
+    """After a capture that failed, torch's generator and allocator believe that it goes on: no random number can be drawn.
+
+    So the allocator is told, and one more capture, which ends as it should, takes the generator along.
+    """
+    _failed.append(failed)
+    with suppress(RuntimeError):  # where torch has done so itself
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+    graph = torch.cuda.CUDAGraph()
+    _begin(graph, torch.cuda.graph_pool_handle())
+    torch.zeros((), device="cuda")
+    graph.capture_end()
