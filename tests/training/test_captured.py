@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from replaying import POOL, Graph
 
 from remnant.data import Split
 from remnant.methods import METHODS
@@ -26,6 +27,32 @@ OPTIONS = {
 @pytest.mark.parametrize(("steps", "length"), [(5400, 60), (74, 8), (37, 6), (1, 1), (0, 1), (128, 8), (742, 19)])
 def test_an_epoch_takes_few_graphs_and_few_recorded_steps(steps: int, length: int) -> None:
     assert _steps_per_graph(steps) == length
+
+
+@pytest.mark.parametrize("rows", [7, 10, 90, 100, 103, 195])
+def test_graphs_of_any_length_make_up_the_epoch(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a graph that records and recomputes on a CPU; ten rows to a step, one left alone waits."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
+    generator = torch.Generator().manual_seed(rows)
+    data = Split.of(torch.randn(rows, 1, 6, 6, generator=generator), torch.randint(0, 3, (rows,), generator=generator))
+    ends = []
+    for kind in (EagerSteps, CapturedSteps):
+        net = build("mlp", input_shape=(1, 6, 6), classes=[3], seed=1)
+        method = METHODS["finetune"](net, lr=0.05)
+        method.start(0)
+        begun = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        steps = kind(method, data, 10)
+        net.load_state_dict(begun)  # this graph computes while it records
+        torch.manual_seed(4)
+        for _ in range(2):
+            for start in steps.epoch():
+                if start is not None:
+                    start()
+        ends.append([*(p.detach().clone() for p in net.parameters()), steps.loss])
+    for eager, captured in zip(*ends, strict=True):
+        torch.testing.assert_close(captured, eager)
 
 
 @pytest.mark.gpu

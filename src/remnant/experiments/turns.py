@@ -12,6 +12,8 @@ import torch
 
 from .run import Run
 
+POLL = 1e-4  # seconds between two looks at what the device has done; an epoch is a thousand times that
+
 
 def take_turns(runs: Sequence[Run], device: torch.device) -> None:
     """Goes round the runs in one thread; each queues a little work on its own stream, then lets the next one go."""
@@ -25,7 +27,7 @@ def take_turns(runs: Sequence[Run], device: torch.device) -> None:
                 # from going.
                 wait([turn.starting for turn in turns if turn.starting], return_when=FIRST_COMPLETED)
             else:
-                time.sleep(0)  # lets the starters have the interpreter between two rounds
+                time.sleep(POLL)  # lets the starters have the interpreter between two rounds
 
 
 class _Turn:

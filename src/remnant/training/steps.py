@@ -64,16 +64,17 @@ class CapturedSteps:
 
     def epoch(self) -> Work:
         self.loss.zero_()
-        order = self.method.order(self.train, self.batch)[: self.rows]
+        self.order = self.method.order(self.train, self.batch)[: self.rows]
+        yield self._replay
+
+    def _replay(self) -> None:
+        """All graphs of an epoch in one go: the device has work while the host is busy with another run for a tenth of a second."""
         done = 0
-        while done < len(order):
-            left = len(order) - done
-            rows = (
-                self.long * self.batch if left >= self.long * self.batch else self.batch if left >= self.batch else left
-            )
+        while left := self.rows - done:
+            rows = next(rows for rows in self.graphs if rows <= left)  # the longest first
             graph, index = self.graphs[rows]
-            index.copy_(order[done : done + rows])
-            yield graph.replay
+            index.copy_(self.order[done : done + rows])
+            graph.replay()
             done += rows
 
     def _capture(self, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
