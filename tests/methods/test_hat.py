@@ -203,11 +203,11 @@ def _name(net: Network, units: Units) -> str:
 WIRES: dict[str, list[tuple[str, str, str | None]]] = {
     "mlp": [("hidden.0", "hidden.0", None), ("hidden.1", "hidden.1", "hidden.0")],
     "alexnet": [
-        ("conv1", "norm1", None),
-        ("conv2", "norm2", "norm1"),
-        ("conv3", "norm3", "norm2"),
-        ("fc1", "norm4", "norm3"),
-        ("fc2", "norm5", "norm4"),
+        ("conv1", "active1", None),
+        ("conv2", "active2", "active1"),
+        ("conv3", "active3", "active2"),
+        ("fc1", "active4", "active3"),
+        ("fc2", "active5", "active4"),
     ],
     "lenet": [("conv1", "conv1", None), ("conv2", "conv2", "conv1"), ("fc1", "fc1", "conv2"), ("fc2", "fc2", "fc1")],
     "resnet18": [
@@ -351,7 +351,7 @@ class Silent(Network):
 
 class Forgetful(Silent):
     def wiring(self) -> list[Units]:
-        return chain((self.layer, None))
+        return chain((self.layer, None, self.layer))
 
 
 def test_a_network_that_does_not_say_how_it_is_wired_is_refused() -> None:

@@ -44,9 +44,9 @@ class AlexNet(Network):
         self.norm2 = norm_2d(2 * width, norm)
         self.conv3 = nn.Conv2d(2 * width, 4 * width, 2, bias=bias)
         self.norm3 = norm_2d(4 * width, norm)
-        self.early = ReluDropout(early, pool=True)
-        self.middle = ReluDropout(late, pool=True)
-        self.late = ReluDropout(late)
+        self.active1, self.active2 = (ReluDropout(early, pool=True) for _ in range(2))
+        self.active3 = ReluDropout(late, pool=True)
+        self.active4, self.active5 = (ReluDropout(late) for _ in range(2))
 
         pool = nn.MaxPool2d(2)
         height, breadth = output_size("AlexNet", image, [self.conv1, pool, self.conv2, pool, self.conv3, pool])
@@ -57,18 +57,18 @@ class AlexNet(Network):
         self.attach_heads(units, bias=bias)
 
     def features(self, x: Tensor) -> Tensor:
-        x = self.early(self.conv1(x), self.norm1)
-        x = self.early(self.conv2(x), self.norm2)
-        x = self.middle(self.conv3(x), self.norm3)
-        x = self.late(self.fc1(x.flatten(1)), self.norm4)
-        x = self.late(self.fc2(x), self.norm5)
+        x = self.active1(self.conv1(x), self.norm1)
+        x = self.active2(self.conv2(x), self.norm2)
+        x = self.active3(self.conv3(x), self.norm3)
+        x = self.active4(self.fc1(x.flatten(1)), self.norm4)
+        x = self.active5(self.fc2(x), self.norm5)
         return x
 
     def wiring(self) -> list[Units]:
         return chain(
-            (self.conv1, self.norm1),
-            (self.conv2, self.norm2),
-            (self.conv3, self.norm3),
-            (self.fc1, self.norm4),
-            (self.fc2, self.norm5),
+            (self.conv1, self.norm1, self.active1),
+            (self.conv2, self.norm2, self.active2),
+            (self.conv3, self.norm3, self.active3),
+            (self.fc1, self.norm4, self.active4),
+            (self.fc2, self.norm5, self.active5),
         )

@@ -60,7 +60,7 @@ class LeNet(Network):
         return x
 
     def wiring(self) -> list[Units]:
-        return chain(*((layer, None) for layer in (self.conv1, self.conv2, self.fc1, self.fc2)))
+        return chain(*((layer, None, layer) for layer in (self.conv1, self.conv2, self.fc1, self.fc2)))
 
 
 def _kaiming_uniform(layer: nn.Module) -> None:

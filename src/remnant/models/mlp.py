@@ -34,4 +34,4 @@ class MLP(Network):
         return x
 
     def wiring(self) -> list[Units]:
-        return chain(*((layer, None) for layer in self.hidden if isinstance(layer, nn.Linear)))
+        return chain(*((layer, None, layer) for layer in self.hidden if isinstance(layer, nn.Linear)))

@@ -35,9 +35,9 @@ class Units:
         return int(self.made_by[0].layer.weight.shape[0])
 
 
-def chain(*layers: tuple[nn.Linear | nn.Conv2d, nn.Module | None]) -> list[Units]:
-    """The wiring of layers, each with its norm if it has one, that read one another in turn."""
+def chain(*layers: tuple[nn.Linear | nn.Conv2d, nn.Module | None, nn.Module]) -> list[Units]:
+    """The wiring of layers that read one another in turn: each with its norm if it has one, and where its units are."""
     units: list[Units] = []
-    for layer, norm in layers:
-        units.append(Units(norm or layer, (Maker(layer, norm, units[-1] if units else None),)))
+    for layer, norm, at in layers:
+        units.append(Units(at, (Maker(layer, norm, units[-1] if units else None),)))
     return units

@@ -68,7 +68,7 @@ class CapturedSteps:
         yield self._replay
 
     def _replay(self) -> None:
-        """All graphs of an epoch in one go: the device has work while the host is busy with another run for a tenth of a second."""
+        """All graphs of an epoch in one go: the device has work while the host is busy with another run."""
         done = 0
         while left := self.rows - done:
             rows = next(rows for rows in self.graphs if rows <= left)  # the longest first
