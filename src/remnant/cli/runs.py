@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -12,7 +12,9 @@ from .console import err, out, plain, told_plainly
 if TYPE_CHECKING:
     from ..experiments.executor import Plan
     from ..experiments.folder import RunFolder
+    from ..experiments.reproduction import Choice
 
+Part = TypeVar("Part")
 
 Benchmark = Annotated[str, typer.Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")]
 Method = Annotated[str, typer.Argument(help="A method (remnant list methods).")]
@@ -128,13 +130,13 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _each(plans: Sequence["Plan"], do: Callable[["Plan"], object]) -> bool:
+def _each(parts: Sequence[Part], do: Callable[[Part], object]) -> bool:
     """One after another. Where one fails, that is said and the others go on; False in the end."""
     well = True
-    for plan in plans:
+    for part in parts:
         try:
             with told_plainly():
-                do(plan)
+                do(part)
         except typer.Exit as ended:
             if ended.exit_code != 1:
                 raise
@@ -179,19 +181,29 @@ def reproduce(
 
         chosen = reproduction.Choice(table, _words(methods), _words(benchmarks))
         if table == times.TABLE:
-            if run_missing:
-                from ..experiments.timing import measure_all
-
-                measure_all(chosen.to_run(), device, runs, lambda line: None if quiet else out.print(line))
-            show.table(out, table, times.rows_of(chosen.load().rows, [runs, kept]))
-            return
-        wanted = parse_seeds(seeds)
-        plans = reproduction.missing(chosen, wanted, [kept, runs], device, parallel, runs) if run_missing else []
-    well = _each(plans, lambda plan: _run(plan, quiet))
-    with told_plainly():
-        show.table(out, table, reproduction.rows(chosen, [kept, runs]))
+            well = not run_missing or _time(chosen, device, runs, quiet)
+            rows = times.rows_of(chosen.load().rows, [runs, kept])
+        else:
+            wanted = parse_seeds(seeds)
+            plans = reproduction.missing(chosen, wanted, [kept, runs], device, parallel, runs) if run_missing else []
+            well = _each(plans, lambda plan: _run(plan, quiet))
+            rows = reproduction.rows(chosen, [kept, runs])
+        show.table(out, table, rows)
     if not well:
         raise typer.Exit(1)
+
+
+def _time(chosen: "Choice", device: str, root: Path, quiet: bool) -> bool:
+    from ..experiments.executor import pick_device
+    from ..experiments.timing import by_benchmark, measure_all
+
+    pick_device(device)  # refused once, and not for every benchmark
+
+    def say(line: str) -> None:
+        if not quiet:
+            out.print(line, highlight=False)
+
+    return _each(by_benchmark(chosen.to_run()), lambda rows: measure_all(rows, device, root, say))
 
 
 def _words(text: str) -> list[str]:

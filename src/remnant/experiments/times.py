@@ -11,7 +11,7 @@ from typing import Any
 
 from .atomic import explained
 from .json_file import damaged, read_json, write_json
-from .settings import recipe
+from .settings import Settings, recipe, resolve
 from .tables import NOT_RUN, SILENT, Row
 
 TABLE = "table2"
@@ -32,6 +32,10 @@ class Timing:
         """The mean over all tasks, taking what grows with them to grow evenly between those timed (trapezoids)."""
         halves = [(a + b) / 2 for a, b in pairwise(self.epochs)]
         return fmean(halves or self.epochs)
+
+    def task(self, epochs: int) -> float:
+        """Of so many epochs and the task's end, where GPM finds its bases, EWC its Fisher and OGD its gradients."""
+        return epochs * self.epoch + self.finish
 
 
 def keep(root: Path, target: Path) -> None:
@@ -68,19 +72,29 @@ def _timing(content: dict[str, Any]) -> Timing:
 
 
 def relative(row: Row, timings: Mapping[str, Timing]) -> tuple[float | None, float | None]:
-    """A row's epoch in GPM's, and the paper's training time in its GPM's; None where either is missing."""
-    ours, reference = of_row(row, timings), timings.get(REFERENCE)
-    paper = recipe(row.benchmark).paper.get(REFERENCE)
+    """A row's training time in GPM's, and the paper's in its GPM's; None where either is missing.
+
+    Ours is of a task with as many epochs as the recipe allows: when a stopping rule cuts them short says nothing of speed.
+    """
+    ours, own = of_row(row, timings), recipe(row.benchmark).paper.get(REFERENCE)
+    gpm = resolve(row.benchmark, REFERENCE)
+    reference = _with(gpm, timings)
     return (
-        ours.epoch / reference.epoch if ours and reference else None,
-        row.paper.seconds / paper.seconds if row.paper.seconds and paper and paper.seconds else None,
+        ours.task(row.settings.training["epochs"]) / reference.task(gpm.training["epochs"])
+        if ours and reference
+        else None,
+        row.paper.seconds / own.seconds if row.paper.seconds and own and own.seconds else None,
     )
 
 
 def of_row(row: Row, timings: Mapping[str, Timing]) -> Timing | None:
     """What was timed with the row's own settings."""
-    found = timings.get(row.method) if row.runnable else None
-    return found if found and found.digest == row.settings.digest else None
+    return _with(row.settings, timings) if row.runnable else None
+
+
+def _with(settings: Settings, timings: Mapping[str, Timing]) -> Timing | None:
+    found = timings.get(settings.method)
+    return found if found and found.digest == settings.digest else None
 
 
 def rows_of(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, str]]:

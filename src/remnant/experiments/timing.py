@@ -20,6 +20,7 @@ from remnant.data import Task
 from remnant.methods import Method
 from remnant.training import RandomState, Schedule, Trainer
 
+from .atomic import RunError
 from .building import build_method
 from .environment import environment
 from .executor import pick_device, prepare
@@ -73,14 +74,26 @@ def _seconds(device: torch.device, work: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
+def by_benchmark(rows: Sequence[Row]) -> list[list[Row]]:
+    return [[row for row in rows if row.benchmark == name] for name in dict.fromkeys(row.benchmark for row in rows)]
+
+
 def measure_all(rows: Sequence[Row], device: str, root: Path, say: Callable[[str], None]) -> None:
-    """Every row's method and GPM, all of a benchmark in one file: ratios hold within it only, so it is written whole."""
+    """GPM and every row's method, the rows being of one benchmark. Ratios hold within one process, so its file is made anew.
+
+    It is written after every method: what was timed before one fails, or someone stops it, stays.
+    """
     chosen = pick_device(device)
-    for benchmark in dict.fromkeys(row.benchmark for row in rows):
-        settings = {row.method: row.settings for row in rows if row.benchmark == benchmark}
-        timings = {}
-        for method, own in {REFERENCE: resolve(benchmark, REFERENCE), **settings}.items():
+    benchmark = rows[0].benchmark
+    settings = {REFERENCE: resolve(benchmark, REFERENCE), **{row.method: row.settings for row in rows}}
+    timings = {}
+    for method, own in settings.items():
+        try:
             timings[method] = measure(own, chosen)
-            say(f"{benchmark} {method}: {timings[method].epoch:.3g} s an epoch")
+        except torch.cuda.OutOfMemoryError as error:
+            raise RunError(
+                f"{method} on {benchmark}: the GPU ran out of memory. {str(error).splitlines()[0]}"
+            ) from error
+        say(f"{benchmark} {method}: {timings[method].epoch:.3g} s an epoch")
         content = {"environment": environment(chosen), "methods": {name: asdict(t) for name, t in timings.items()}}
         save(root, benchmark, content)

@@ -144,8 +144,8 @@ def _training_time(collection: Collection, results: dict[ResultKey, list[Result]
         "Wall-clock seconds of one run: training, evaluation and consolidation. Runs may have shared their device with "
         "others. The paper's times are of a GTX 1060 (permuted MNIST) and a GTX 1080 Ti (the rest): nothing to compare "
         "ours with.",
-        "Relative to GPM: seconds of an epoch, methods timed one after another in one process and all in the same way, "
-        "without kernels written for one of them.",
+        "Relative to GPM: training time of a task with all the epochs the recipe allows and with what is done at its end, "
+        "methods timed one after another in one process and all in the same way, without kernels written for one of them.",
     )
     return Grid(
         "training-time",
