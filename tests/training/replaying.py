@@ -24,6 +24,7 @@ class Graph(TorchDispatchMode):
         super().__init__()
         self.recorded: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]] = []
         self.replays = 0
+        self.broken = False
 
     def capture_begin(self, pool: object, capture_error_mode: str) -> None:
         assert pool is POOL
@@ -32,9 +33,12 @@ class Graph(TorchDispatchMode):
 
     def capture_end(self) -> None:
         self.__exit__(None, None, None)
+        if self.broken:
+            raise RuntimeError("operation failed due to a previous error during capture")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func in TO_THE_HOST or torch.Tag.nondeterministic_seeded in func.tags:
+            self.broken = True
             raise RuntimeError(f"operation not permitted when stream is capturing\n{func}")
         made = func(*args, **(kwargs or {}))
         self.recorded.append((func, args, kwargs or {}, _tensors(made)))

@@ -141,6 +141,7 @@ def test_it_is_recorded_with_dropout_off_and_without_garbage_collections(graphs:
     for _ in range(3):
         validation.method.network.train()
         measured(validation)
+        assert not validation.method.network.training  # as `finish` finds it, recorded or not
     assert seen == [(False, True), (False, False)]  # the third time, Python is not asked
     assert gc.isenabled()
 

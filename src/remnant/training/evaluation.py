@@ -64,6 +64,7 @@ class Validation:
 
     def measure(self) -> Generator[Start | None, None, tuple[float, float]]:
         """Mean loss and accuracy over the examples of all the splits."""
+        self.method.network.eval()  # also where it is replayed: `finish` finds the network as a plain validation leaves it
         if self.record and self._times == 1:
             self._capture()
         self._times += 1
@@ -76,7 +77,6 @@ class Validation:
         return loss, accuracy
 
     def _capture(self) -> None:
-        self.method.network.eval()
         graph = torch.cuda.CUDAGraph()
         try:
             with recording(graph):
@@ -97,8 +97,7 @@ class Validation:
 def can_be_recorded(method: Method) -> bool:
     """Whether the class that defines the method's `logits` says that they keep to a step's rules.
 
-    To try is not enough: a capture that fails leaves torch's generator and its allocator behind in a state of their own,
-    and one that freezes what should have changed does not fail.
+    To try is not enough: a capture that freezes what should have changed does not fail.
     """
     owner = next(kind for kind in type(method).__mro__ if "logits" in vars(kind))
     return bool(vars(owner).get("logits_recordable", False)) and "logits" not in vars(method)

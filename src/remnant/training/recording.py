@@ -26,8 +26,11 @@ def recording(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
             _begin(graph, pool)
             try:
                 yield
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # "a previous error": the one that says why is raised
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         except RuntimeError:
             _tidy_up(graph, pool)
             raise
@@ -45,8 +48,10 @@ def _tidy_up(failed: torch.cuda.CUDAGraph, pool: Any) -> None:
     So the allocator is told, and one more capture, which ends as it should, takes the generator along.
     """
     _failed.append(failed)
+    names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")  # since torch 2.8, and before
+    end = next(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
     with suppress(RuntimeError):  # where torch has done so itself
-        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        end(torch.cuda.current_device(), pool)
     graph = torch.cuda.CUDAGraph()
     _begin(graph, torch.cuda.graph_pool_handle())
     torch.zeros((), device="cuda")
