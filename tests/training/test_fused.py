@@ -79,6 +79,30 @@ def test_a_machine_without_the_kernel_takes_slower_steps_and_says_why(monkeypatc
     assert trainer.fallback == "an epoch is not one kernel: The CUDA compiler library (libnvrtc) was not found."
 
 
+def test_the_kernel_gets_rows_as_it_reads_them_whatever_the_method_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Backwards(METHODS["finetune"]):  # type: ignore[misc]
+        def order(self, train: Split, batch: int) -> Tensor:
+            rows = torch.arange(len(train) - 1, -1, -1, dtype=torch.int32)
+            return torch.stack([rows, rows], 1)[:, 0]
+
+    taken: list[Tensor] = []
+
+    class Reader:
+        def __init__(self, *_: Any) -> None: ...
+
+        def take(self, order: Tensor, lr: Tensor, loss: Tensor) -> None:
+            assert order.is_contiguous()
+            assert order.dtype == torch.int64
+            taken.append(order)
+
+    monkeypatch.setattr("remnant.training.fused.MlpKernel", Reader)
+    method = Backwards(build("mlp", input_shape=SHAPE, classes=10, seed=1), lr=0.05)
+    for _ in FusedSteps(method, split("cpu", rows=27), 10).epoch():
+        pass
+    assert [len(order) for order in taken] == [20, 7]
+    assert torch.equal(torch.cat(taken), torch.arange(26, -1, -1))
+
+
 def two_epochs(kind: Any, method: Method, data: Split, batch: int, *, first: bool) -> tuple[list[Tensor], Tensor]:
     """Weights and loss after two epochs of the first or the second task."""
     torch.manual_seed(3)  # for the examples that are remembered, and for the order of steps

@@ -43,9 +43,9 @@ class FusedSteps:
 
     def epoch(self) -> Work:
         self.loss.zero_()
-        self.order = self.method.order(self.train, self.batch)[
-            : self.rows
-        ]  # kept: the kernel reads it when its turn comes
+        order = self.method.order(self.train, self.batch)[: self.rows]
+        # What the kernel reads, whatever the method gave; and kept, since it is read when the kernel's turn comes.
+        self.order = order.to(self.loss.device, torch.int64).contiguous()
         for part in (self.order[: self.whole], self.order[self.whole :]):
             if len(part):
                 self.kernels[min(self.batch, len(part))].take(part, self.method.lr, self.loss)
