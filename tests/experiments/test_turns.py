@@ -17,6 +17,7 @@ from remnant.experiments.executor import Plan, execute
 from remnant.experiments.settings import resolve
 from remnant.experiments.turns import take_turns
 from remnant.training import Start, Work
+from remnant.training.cuda_program import KernelError
 
 CPU = torch.device("cpu")
 PICTURES = """
@@ -115,6 +116,18 @@ def test_a_run_writes_its_checkpoints_in_what_it_yields_and_nowhere_else(tmp_pat
             last, written = newest(), written + 1
     assert written == 2 * 3 + 2  # after each epoch and each task
     assert folder.finished
+
+
+def test_a_run_says_once_why_it_is_slower_than_it_could_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise KernelError("there is no such kernel.")
+
+    monkeypatch.setattr("remnant.training.fused.fits", lambda *_: True)
+    monkeypatch.setattr("remnant.training.fused.MlpKernel", missing)
+    settings = resolve("permuted-digits", "finetune", ("stream.tasks=3", "training.epochs=1", "training.batch=50"))
+    notes: list[str] = []
+    execute(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: notes.append(progress.note))
+    assert [note for note in notes if note] == ["an epoch is not one kernel: there is no such kernel."]
 
 
 @pytest.fixture

@@ -79,6 +79,7 @@ class Run:
             self.validation = AccuracyMatrix(len(stream))
         first, training, matrix = self._resume(method, matrix)
         exams = [self._exam(task) for task in stream[:first]]
+        said = ""
         for number in range(first, len(tasks)):
             task = tasks[number].to(self.device)
             joint = len(tasks) < len(stream)
@@ -90,8 +91,9 @@ class Run:
                 yield from trainer.fit(
                     method, number, task, training, self._epoch_hook(number, len(tasks), method, matrix, timer)
                 )
-            if trainer.fallback:
-                self._say(number, len(tasks), trainer.fallback)
+            if trainer.fallback and trainer.fallback != said:  # once, not for each task
+                said = trainer.fallback
+                self._say(number, len(tasks), said)
             with self._timed("consolidate"):
                 self._remember(number, len(tasks), method, task.train)
             with self._timed("evaluate"):
