@@ -127,7 +127,7 @@ class GPM:
 
     @property
     def held(self) -> list[Tensor]:
-        """Parameters that do not move now: those of normalisation layers, from the second task on."""
+        """Parameters that hold still now: from the second task on, what `norm`, `bias` and `unsupported` freeze."""
         return list(self._plan.frozen.values()) if self.tasks else []
 
     @torch.no_grad()

@@ -29,8 +29,8 @@ class HAT(FixedNorm):
     it scales the gradient of what makes a unit by what is still free of it: a weight's by 1 − min(a_<t of the unit it
     makes, a_<t of the unit it reads), a bias's by 1 − a_<t of its unit. Norms belong to the first task.
 
-    A unit is masked where the network says it is (`Network.wiring`): where its layer gives it, or after ReLU, dropout and
-    pooling, which let a mask through. Embeddings e and a_<t are in the network's state, as `masks`.
+    A unit is masked where the network says it is (`Network.wiring`): where its layer or its norm gives it, or after ReLU,
+    dropout and pooling, which let a mask through. Embeddings e and a_<t are in the network's state, as `masks`.
 
     Args:
         s_max: how hard masks are at test.
