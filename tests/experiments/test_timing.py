@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +12,16 @@ import torch
 from typer.testing import CliRunner
 
 from remnant.cli import app
+from remnant.data import Task
 from remnant.data.errors import DataError
 from remnant.experiments import times, timing
 from remnant.experiments.atomic import RunError
 from remnant.experiments.settings import Settings, resolve
-from remnant.experiments.tables import load
+from remnant.experiments.tables import Row, load
 from remnant.experiments.times import Timing
+from remnant.methods import Method
+from remnant.training import Trainer
+from remnant.training.steps import EagerSteps
 
 FEW = ("stream.tasks=5", "training.epochs=2", "network.hidden=[20, 20]")
 
@@ -29,6 +34,48 @@ def test_a_method_is_timed_at_its_first_middle_and_last_task(method: str) -> Non
     assert len(found.epochs) == 3
     assert min(found.epochs) > 0
     assert found.finish > 0
+
+
+def test_of_a_long_epoch_a_part_is_timed_and_counted_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+
+    def step(method: Method, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        return torch.zeros(())
+
+    def seconds(device: torch.device, work: Callable[[], None]) -> float:
+        before = steps
+        work()
+        return float(steps - before)  # a step takes a second
+
+    monkeypatch.setattr(Method, "step", step)
+    monkeypatch.setattr(timing, "_seconds", seconds)
+    settings = resolve("permuted-digits", "finetune", ["stream.tasks=1", *FEW[1:]])
+    (whole,) = timing.measure(settings, torch.device("cpu")).epochs
+    monkeypatch.setattr(timing, "MOST", 7)
+    steps = 0
+    (part,) = timing.measure(settings, torch.device("cpu")).epochs
+    assert steps == 14  # to set libraries up, and timed
+    assert part == pytest.approx(whole, abs=1)  # the last batch may be a short one
+
+
+def test_a_method_that_is_slower_than_it_could_be_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps one by one are not to be compared with those of a graph."""
+
+    def steps_of(self: Trainer, method: Method, task: Task) -> EagerSteps:
+        if method.name == "er":
+            self.fallback = "steps are not captured: no room."
+        return EagerSteps(method, task.train, self.schedule.batch)
+
+    monkeypatch.setattr(Trainer, "steps_of", steps_of)
+    paper = load("table2").rows[0].paper
+    rows = [Row("permuted-digits", method, ("stream.tasks=1", "training.epochs=1"), paper) for method in ("er", "ewc")]
+    with pytest.raises(RunError, match="er on permuted-digits is not timed: steps are not captured: no room"):
+        timing.measure_all(rows, "cpu", tmp_path, lambda line: None)
+    assert set(times.load([tmp_path], "permuted-digits")[0]) == {"gpm", "ewc"}
 
 
 def test_a_single_task_is_timed_once() -> None:
