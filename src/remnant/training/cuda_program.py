@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 from pathlib import Path
@@ -108,7 +109,8 @@ def _compilers() -> Iterator[Path | str]:
     name = f"libnvrtc.so.{(torch.version.cuda or '').partition('.')[0]}"
     for found in sorted(torch_folder.parent.glob(f"nvidia/*/lib/{name}")):
         for part in found.parent.glob("libnvrtc-builtins.so*"):
-            ctypes.CDLL(str(part))
+            with suppress(OSError):  # then the compiler may find it, or says that it cannot
+                ctypes.CDLL(str(part))
         yield found
     yield torch_folder / "lib" / "libcaffe2_nvrtc.so"
     yield name
