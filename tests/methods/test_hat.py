@@ -175,6 +175,17 @@ def test_gradients_together_are_cut_to_ten_thousand(values: list[float]) -> None
         assert torch.allclose(found, given_ * min(1.0, 1e4 / length))
 
 
+def test_no_step_is_longer_than_the_rate_times_ten_thousand() -> None:
+    method = HAT(network(), lr=1e-5, sparsity=1e12)  # a rate at which no embedding comes to ±6
+    split = data(method.network)
+    method.start(0)
+    method.pace(0, 1, 10)
+    before = weights(method.network)
+    method.step(split.x, split.y)
+    moved = [after - before[name] for name, after in weights(method.network).items()]
+    assert math.isclose(torch.stack([change.norm() for change in moved]).norm(), 1e-5 * 1e4, rel_tol=1e-6)
+
+
 @pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_weights_share_is_what_its_two_units_leave_free(kind: str, bias: bool) -> None:

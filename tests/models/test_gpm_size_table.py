@@ -3,6 +3,7 @@
 import pytest
 from torch import nn
 
+from remnant.experiments.settings import resolve
 from remnant.models import Network, build
 from remnant.models.activation import ReluDropout
 
@@ -48,6 +49,22 @@ def test_each_protected_layer_has_the_papers_input_dimension(name):
 def test_gpm_max_is_the_papers(name):
     parameters = sum(n * n for n in input_dimensions(paper_network(name)))
     assert round(parameters / 1e6, 2) == TABLE[name][1]
+
+
+@pytest.mark.parametrize("method", ["gem", "agem", "er"])
+@pytest.mark.parametrize(
+    ("benchmark", "pixels"),
+    [
+        ("pmnist", 28 * 28),
+        ("split-cifar100", 3 * 32**2),
+        ("split-miniimagenet", 3 * 84**2),
+        ("five-datasets", 3 * 32**2),
+    ],
+)
+def test_replay_keeps_examples_of_about_the_same_size(benchmark, pixels, method):
+    settings = resolve(benchmark, method)
+    gpm_max = 1e6 * TABLE[settings.network["name"]][1]
+    assert 1 <= settings.options["memory"] * pixels / gpm_max < 1.3
 
 
 def test_miniimagenets_resnet_protects_the_same_dimensions():
