@@ -286,6 +286,7 @@ def test_a_step_that_asks_the_host_is_taken_plainly_and_others_are_still_capture
             steps = trainer.steps_of(method, task(device="cuda"))
             assert type(steps) is how
             assert (trainer.fallback is None) == (how is CapturedSteps)
+            assert trainer.steps == ("auto" if how is CapturedSteps else "eager")  # not tried again
             for start in steps.epoch():
                 if start is not None:
                     start()

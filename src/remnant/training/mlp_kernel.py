@@ -42,7 +42,10 @@ class MlpKernel:
             )
         self.chain, self.batch = chain, batch
         self.projections = [None if each is None else each.contiguous() for each in chain.projections]
-        self.kernel = _compiled(tuple(sizes.items()), device)
+        compiled = _compiled(tuple(sizes.items()), device)
+        if isinstance(compiled, KernelError):
+            raise compiled
+        self.kernel = compiled
 
     def take(self, order: Tensor, lr: Tensor, loss: Tensor) -> None:
         """One step for every batch of these rows; adds their losses up."""
@@ -53,5 +56,9 @@ class MlpKernel:
 
 
 @cache
-def _compiled(sizes: tuple[tuple[str, int], ...], device: torch.device) -> Kernel:
-    return Kernel(SOURCE, "train_mlp", dict(sizes), device)
+def _compiled(sizes: tuple[tuple[str, int], ...], device: torch.device) -> Kernel | KernelError:
+    """What went wrong is kept too: it would again, after as long."""
+    try:
+        return Kernel(SOURCE, "train_mlp", dict(sizes), device)
+    except KernelError as error:
+        return error

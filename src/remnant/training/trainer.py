@@ -134,4 +134,5 @@ class Trainer:
                 return CapturedSteps(method, task.train, batch)
             except RuntimeError as error:
                 self.fallback = f"steps are not captured: {str(error).splitlines()[0]}"
+                self.steps = "eager"  # for the tasks to come as well: a capture that fails keeps its memory
         return EagerSteps(method, task.train, batch)
