@@ -48,6 +48,7 @@ class Recipe:
     methods: dict[str, dict[str, Any]]
     paper: dict[str, PaperResult]
     own: dict[str, dict[str, dict[str, Any]]]  # where a method differs from the rest: [methods.NAME.training]
+    without: dict[str, str]  # methods that make no sense here, and why
 
     def section(self, name: str, method: str) -> dict[str, Any]:
         """The stream, network or training of a method."""
@@ -85,11 +86,12 @@ def _read(file: str, benchmark: str, protocol: str) -> Recipe:
     if protocol == "sane":
         content = _changed(content, changes)
     paper = {m: PaperResult.read(numbers, f"{file}.toml, paper.{m}") for m, numbers in content.pop("paper", {}).items()}
+    without = content.pop("without", {})
     own = {
         method: {section: options.pop(section) for section in SECTIONS if section in options}
         for method, options in content["methods"].items()
     }
-    return Recipe(benchmark, **content, paper=paper, own=own)
+    return Recipe(benchmark, **content, paper=paper, own=own, without=without)
 
 
 def _changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,9 @@ class _Draft:
             has = ", ".join(sorted(base.methods))
             near = get_close_matches(method, base.methods, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
-            if catalogue.needs_task(method):
+            if method in base.without:
+                hint = f" {base.without[method]}"
+            elif catalogue.needs_task(method):
                 hint = f" {method} must be told the task at test time: it runs on streams with a head per task."
             raise SettingsError(f"{base.benchmark} has no method '{method}'.{hint} {base.benchmark} has: {has}.")
         self.base, self.method, self.protocol = base, method, protocol
