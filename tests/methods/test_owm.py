@@ -259,6 +259,23 @@ def test_one_number_is_meant_for_all_layers() -> None:
         resolve("pmnist", "owm", ["alpha_decay=2.0"])
 
 
+def test_one_layer_can_be_set_by_its_name_or_pattern() -> None:
+    """As a report names the settings of a run: `alpha_start.*=10000.0`."""
+
+    def alpha(*overrides: str) -> dict[str, float]:
+        found: dict[str, float] = resolve("pmnist", "owm", overrides).options["alpha_start"]
+        return found
+
+    assert alpha("alpha_start.*=10000.0") == {"*": 1e4}
+    assert alpha("alpha_start.hidden.0=3") == {"hidden.0": 3.0, "*": 1.0}
+    assert alpha("alpha_start=2", "alpha_start.head=3") == {"head": 3.0, "*": 2.0}
+    assert resolve("split-cifar100", "gpm", ["layer_samples.fc1=9"]).options["layer_samples"]["fc1"] == 9
+    with pytest.raises(SettingsError, match=r"--set alpha_start.head=0: alpha_start takes a number above 0"):
+        alpha("alpha_start.head=0")
+    with pytest.raises(SettingsError, match=r"alpha_start.head=1: no such setting of ewc"):
+        resolve("pmnist", "ewc", ["alpha_start.head=1"])
+
+
 def test_a_run_forgets_less_than_without_it(tmp_path: Path) -> None:
     few = ("stream.tasks=2", "training.epochs=3", "network.hidden=[40, 40]")
     transfer = {}

@@ -164,7 +164,8 @@ class _Draft:
             section, name, part = self._place(key, label)
             labels[section, name] = " ".join(filter(None, (labels.get((section, name)), label)))
             old = self.values[section].get(name)
-            self.values[section][name] = _with_part(old, part, value) if part else value
+            put = _with_part if name == "threshold" else _with_layer
+            self.values[section][name] = put(old, part, value) if part else value
         for (section, name), label in labels.items():
             self._check(section, name, label)
         return self
@@ -183,14 +184,16 @@ class _Draft:
             self.values["options"].pop("layer_samples", None)  # of layers the new one does not have
 
     def _place(self, key: str, label: str) -> tuple[str, str, str]:
-        """Section, name and part of a key: `threshold.start` is part `start` of the method's option `threshold`."""
+        """Section, name and part of a key: `threshold.start` is part `start` of the option `threshold`, `conv1` of
+        `alpha_start.conv1` a layer's."""
         first, _, rest = key.partition(".")
         if first in SECTIONS and rest:
             self._known(first, rest, label)
             return first, rest, ""
-        table = first == "threshold" and rest
-        if table and rest not in set().union(*THRESHOLD_FORMS) and not rest.startswith("layers."):
+        parts = rest in set().union(*THRESHOLD_FORMS) or rest.startswith("layers.")
+        if first == "threshold" and rest and not parts:
             raise self._no_such("options", key, label)
+        table = rest and (first == "threshold" or first in known.PER_LAYER)
         self._known("options", first if table else key, label)
         return "options", first if table else key, rest if table else ""
 
@@ -277,6 +280,12 @@ def _with_part(threshold: Any, part: str, value: Any) -> dict[str, Any]:
     kept = {key: old[key] for key in old if key in form}
     # A layer's name has dots in it, so all that follows `layers.` is the pattern.
     return {**kept, name: {**kept.get("layers", {}), pattern: value} if pattern else value}
+
+
+def _with_layer(table: Any, pattern: str, value: Any) -> dict[str, Any]:
+    """The table with one pattern of layer names set; a number there was for all layers."""
+    old = table if isinstance(table, dict) else {} if table is None else {"*": table}
+    return {**old, pattern: value}
 
 
 def _most_special_first(layer: tuple[str, float]) -> tuple[bool, int, str]:
