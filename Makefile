@@ -25,6 +25,7 @@ bench: $(INSTALLED)
 	$(ONE_CORE) $(BIN)/python benchmarks/pmnist_step.py
 	$(ONE_CORE) $(BIN)/python benchmarks/consolidation.py --cpu
 	$(BIN)/python benchmarks/memory.py
+	$(ONE_CORE) $(BIN)/python benchmarks/accuracy.py --seeds 2 --set training.epochs=1 --set stream.tasks=3
 	$(ONE_CORE) $(BIN)/python benchmarks/growth.py --quick
 
 report: $(INSTALLED)

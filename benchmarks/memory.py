@@ -68,7 +68,7 @@ def projection(outputs: int = 256) -> None:
             )
 
 
-def consolidation(quick: bool) -> None:
+def consolidation(quick: bool) -> str:
     print("\nConsolidation of one task's rows, s: Gram + eigh (float64) against numpy's SVD of the sample matrix")
     print(f"{'n':>6} {'rows':>7} {'numpy SVD':>10} {'ours':>7} {'ratio':>7}   ranks")
     for n, count in [(784, 6000), (2304, 6000), (2304, 12000), (4608, 9216)][: 2 if quick else 4]:
@@ -90,6 +90,7 @@ def consolidation(quick: bool) -> None:
 
         slow, fast = seconds(plain, 1), seconds(ours, 3 if n < 4000 else 1)
         print(f"{n:>6} {count:>7} {slow:>10.2f} {fast:>7.2f} {slow / fast:>6.1f}×   {ranks[0]} = {ranks[-1]}")
+    return f"ratio {slow / fast:.1f}: consolidation of {count:,} rows of {n} by numpy's SVD against ours"
 
 
 class Block(nn.Module):
@@ -208,10 +209,11 @@ def main() -> None:
     quick = parser.parse_args().quick
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     projection()
-    consolidation(quick)
+    last = consolidation(quick)
     step(quick)
     if not quick:
         real_step()
+    print(last)
 
 
 if __name__ == "__main__":

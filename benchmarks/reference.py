@@ -79,7 +79,7 @@ class Reference:
     def finish(self, x: Tensor) -> None:
         """Remembers a task by its training inputs, and goes on to the next."""
         chosen = torch.randperm(len(x), device=x.device)[: self.samples]
-        for name, columns in self._representations(x[chosen]).items():
+        for name, columns in self._representations(x[chosen].contiguous()).items():
             self._grow(name, columns, self.threshold(name, self.task))
         device, dtype = x.device, next(self.network.parameters()).dtype
         self.projectors = {

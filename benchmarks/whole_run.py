@@ -4,7 +4,7 @@
         [--runs FOLDER]
 
 The plain way takes an hour for all of it, so it learns a few tasks, one epoch each, with evaluation and consolidation as in a
-run; its epochs are then counted as often as ours took them. The ratio is per seed.
+run; its steps are then counted as often as ours took them. The ratio is per seed.
 """
 
 from __future__ import annotations
@@ -22,40 +22,39 @@ from remnant.experiments.settings import resolve
 
 
 def ours(benchmark: str, seeds: int, overrides: tuple[str, ...], runs: Path | None) -> tuple[float, float]:
-    """Seconds for all seeds, and epochs a seed took."""
+    """Seconds for all seeds, and steps a seed took."""
     with tempfile.TemporaryDirectory() as nowhere:
         plan = Plan(resolve(benchmark, "gpm", overrides), tuple(range(seeds)), runs or Path(nowhere))
         start = now()
         folders = execute(plan, lambda progress: None)
         seconds = now() - start
         results = [folder.result() for folder in folders]
-        epochs = statistics.mean(len(folder.metrics()) for folder in folders)
+        steps = statistics.mean(sum(line["steps"] for line in folder.metrics()) for folder in folders)
     for name in ("acc", "bwt"):
         values = [result[name] for result in results if result]
         print(f"  {name.upper()} {100 * statistics.mean(values):.2f} % over {len(values)} seed(s)")
-    return seconds, epochs
+    return seconds, steps
 
 
 def plain(setting: Setting, tasks: int) -> dict[str, float]:
-    """Seconds of an epoch (with its validation), of a task's consolidation and of one test set."""
+    """Seconds of a step (with its share of an epoch's validation), of a task's consolidation and of one test set."""
     reference = setting.reference()
     batch = setting.settings.training["evaluation_batch"]
-    spent: dict[str, list[float]] = {"epoch": [], "consolidation": [], "test": []}
+    spent: dict[str, list[float]] = {"step": [], "consolidation": [], "test": []}
     for number in range(tasks):
         task = setting.task(number)
         start = now()
-        for _ in reference.epoch(task.train.x, task.train.y, setting.batch):
-            pass
+        steps = sum(1 for _ in reference.epoch(task.train.x, task.train.y, setting.batch))
         if len(task.valid):
             reference.evaluate(task.valid.x, task.valid.y, number, batch)
-        spent["epoch"].append(now() - start)
+        spent["step"].append((now() - start) / steps)
         start = now()
         reference.finish(task.train.x)
         spent["consolidation"].append(now() - start)
         start = now()
         reference.evaluate(task.test.x, task.test.y, number, batch)
         spent["test"].append(now() - start)
-    spent["epoch"] = spent["epoch"][1:] or spent["epoch"]  # the first has nothing to project, and warms up
+    spent["step"] = spent["step"][1:] or spent["step"]  # the first task has nothing to project, and warms up
     return {what: statistics.mean(times) for what, times in spent.items()}
 
 
@@ -72,11 +71,11 @@ def main() -> None:
     tasks = len(setting.stream)
     print(f"{machine()}; on {setting.device}")
     print(f"{chosen.benchmark}, gpm, {tasks} tasks, {chosen.seeds} seed(s) together")
-    seconds, epochs = ours(chosen.benchmark, chosen.seeds, overrides, chosen.runs)
+    seconds, steps = ours(chosen.benchmark, chosen.seeds, overrides, chosen.runs)
     each = plain(setting, min(chosen.plain_tasks, tasks))
-    whole = epochs * each["epoch"] + tasks * each["consolidation"] + tasks * (tasks + 1) / 2 * each["test"]
-    print(f"  ours: {seconds:.1f} s for all, {seconds / chosen.seeds:.2f} s a seed ({epochs:.0f} epochs a seed)")
-    print(f"  the plain way: {whole:.0f} s a seed ({', '.join(f'{what} {each[what]:.2f} s' for what in each)})")
+    whole = steps * each["step"] + tasks * each["consolidation"] + tasks * (tasks + 1) / 2 * each["test"]
+    print(f"  ours: {seconds:.1f} s for all, {seconds / chosen.seeds:.2f} s a seed ({steps:,.0f} steps a seed)")
+    print(f"  the plain way: {whole:.0f} s a seed ({', '.join(f'{what} {each[what]:.3g} s' for what in each)})")
     print(f"ratio {whole / (seconds / chosen.seeds):.0f}")
 
 
