@@ -225,8 +225,9 @@ def keep(
         finished = [found for found in find_runs(runs) if found.finished]
         for found in finished:
             keep_results(found, results)
-        times.keep(runs, results)
-        out.print(f"Kept {len(finished)} run(s) in {results}.", soft_wrap=True, highlight=False, markup=False)
+        timed = times.keep(runs, results)
+        words = f"Kept {len(finished)} run(s)" + (f" and the times of {timed} benchmark(s)" if timed else "")
+        out.print(f"{words} in {results}.", soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()

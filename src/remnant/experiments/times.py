@@ -38,12 +38,12 @@ class Timing:
         return epochs * self.epoch + self.finish
 
 
-def keep(root: Path, target: Path) -> None:
-    """Copies what was measured for safe keeping."""
-    for path in sorted((root / FOLDER).glob("*.json")):
-        content = read_json(path)
-        if content is not None:
-            save(target, path.stem, content)
+def keep(root: Path, target: Path) -> int:
+    """Copies what was measured for safe keeping; gives of how many benchmarks."""
+    found = {path.stem: content for path in (root / FOLDER).glob("*.json") if (content := read_json(path)) is not None}
+    for benchmark, content in found.items():
+        save(target, benchmark, content)
+    return len(found)
 
 
 def save(root: Path, benchmark: str, content: Mapping[str, Any]) -> None:
