@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,3 +292,11 @@ def test_seeds_that_were_run_alike_are_resumed_together(tmp_path: Path) -> None:
     assert (only.deterministic, only.checkpoint_every, only.settings.method) == (True, 1, "gpm")
     with pytest.raises(RunError, match="holds no run"):
         unfinished(tmp_path / "nowhere", "cpu", 1)
+
+
+def test_a_run_that_diverges_says_so_once(tmp_path: Path) -> None:
+    folder, heard = run(plan("finetune", tmp_path, "stream.tasks=2", "training.epochs=6", "training.batch=20", "lr=10"))
+    notes = [each.note for each in heard if each.note]
+    assert len(notes) == 1
+    assert re.fullmatch(r"the loss is (nan|inf) since epoch \d: did it diverge\? Try a lower lr\.", notes[0])
+    assert folder.finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Generator
@@ -67,6 +68,7 @@ class Run:
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
         self.random = RandomState(seed, device)
         self.drift = Drift(asked=drift)
+        self._diverged = False
         self.validation: AccuracyMatrix | None = None  # rows like the test sets', where every task holds examples back
 
     def work(self) -> Work:
@@ -168,6 +170,11 @@ class Run:
         def epoch_done(done: EpochDone, state: TrainingState) -> Start | None:
             self.folder.record(**{k: v for k, v in vars(done).items() if k != "epochs"})
             self.watch(Progress(self.seed, number, tasks, epoch=done))
+            if not math.isfinite(done.loss) and not self._diverged:
+                self._diverged = True
+                self._say(
+                    number, tasks, f"the loss is {done.loss} since epoch {done.epoch}: did it diverge? Try a lower lr."
+                )
             due = self.checkpoint_every and done.epoch % self.checkpoint_every == 0
             if due and time.monotonic() - self._last_checkpoint >= self.checkpoint_seconds:
                 timer.lap()
