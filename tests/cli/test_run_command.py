@@ -142,7 +142,7 @@ def test_tensorboard_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
         (["run", "permuted-digits", "gpm", "--seeds", "none"], "--seeds none: write how many (5), or which (1,3)."),
         (["run", "permuted-digits", "gpm", "--seeds", "0"], "--seeds 0: at least one"),
         (["run", "permuted-digits", "gpm", "--set", "network.name=alexnet"], "AlexNet cannot take images of 8×8"),
-        (["run", "permuted-digits", "gpm", "--set", "lr=10", *FEW], "did training diverge?"),
+        (["run", "permuted-digits", "gpm", "--set", "lr=10", *FEW, "--quiet"], "did training diverge?"),
         (["run", "nowhere.py:stream", "gpm"], "nowhere.py to be a file"),
         (["run", "pmnist", "gpm"], "mnist"),  # its data is not here
         (["reproduce", "table9"], "No table called 'table9'. Did you mean"),
