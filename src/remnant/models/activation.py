@@ -36,7 +36,7 @@ class ReluDropout(nn.Module):
 
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         """Of norm(x), where one is given."""
-        fuse = self.training and _can_fuse(x)
+        fuse = self.training and 0 <= self.rate < 1 and _can_fuse(x)
         if fuse and norm is not None and _can_normalise(norm, x, self.pool):
             way = _NormalisedPool if self.pool else _Normalised
             return cast(Tensor, way.apply(x, norm.weight, norm.bias, norm.eps, 1 - self.rate))  # type: ignore[no-untyped-call]
