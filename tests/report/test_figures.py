@@ -205,9 +205,11 @@ def test_no_two_methods_look_alike() -> None:
 def test_bars_far_apart_have_plain_numbers_on_their_axis(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"), memory_bytes=1000)
     run(tmp_path, settings("pmnist", "finetune"), memory_bytes=100_000_000)
+    run(tmp_path, settings("pmnist", "multitask"), memory_bytes=0)
     svg, _ = drawing(make_content([tmp_path]), "memory").render()
     words = [element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    assert {"0.00039", "39.39"} <= set(words)
+    assert {"0.00039, paper 0.69", "39.39"} <= set(words)  # the number is not on the paper's mark
+    assert "keeps nothing" in words  # though such an axis has no zero
     assert not any("$" in word for word in words)
 
 

@@ -23,12 +23,17 @@ def bars(
     for at, row in enumerate(rows):
         look = method_look(row["method"])
         axes.barh(at, row["value"], height=0.62, color=look.colour, edgecolor=INK, linewidth=0.6)
-        words = _short(row["value"]) if row["value"] else "keeps nothing"
-        axes.annotate(words, (row["value"], at), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9.5)
-        if row["method"] in marks:
-            axes.plot(
-                marks[row["method"]], at, marker="D", color="none", markeredgecolor=INK, markersize=7, linestyle="none"
-            )
+        mark = marks.get(row["method"])
+        if mark is not None:
+            axes.plot(mark, at, marker="D", color="none", markeredgecolor=INK, markersize=7, linestyle="none")
+        place: dict[str, Any] = {"textcoords": "offset points", "xytext": (4, 0), "va": "center", "fontsize": 9.5}
+        if mark is not None and mark > row["value"]:  # after both, or it would lie on the mark
+            place["xytext"] = (9, 0)
+            axes.annotate(f"{_short(row['value'])}, paper {_short(mark)}", (mark, at), **place)
+        elif row["value"]:
+            axes.annotate(_short(row["value"]), (row["value"], at), **place)
+        else:  # from the axis on: a logarithmic one has no zero
+            axes.annotate("keeps nothing", (0, at), xycoords=("axes fraction", "data"), **place)
     axes.axvline(reference, color=FAINT, linestyle=(0, (4, 3)), linewidth=1)
     axes.set_yticks(range(len(rows)), [row["title"] for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
