@@ -25,6 +25,10 @@ def ours(benchmark: str, seeds: int, overrides: tuple[str, ...], runs: Path | No
     """Seconds for all seeds, and steps a seed took."""
     with tempfile.TemporaryDirectory() as nowhere:
         plan = Plan(resolve(benchmark, "gpm", overrides), tuple(range(seeds)), runs or Path(nowhere))
+        if any(plan.folder(seed).finished for seed in plan.seeds):
+            raise SystemExit(
+                f"{runs} holds these runs already, and would time nothing: name another folder with --runs."
+            )
         start = now()
         folders = execute(plan, lambda progress: None)
         seconds = now() - start

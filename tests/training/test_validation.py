@@ -16,17 +16,8 @@ from remnant.models import build
 from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState
 from remnant.training.evaluation import Validation
 from remnant.training.steps import CapturedSteps, EagerSteps
+from small_options import OPTIONS
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "gpm": {"threshold": {"value": 0.9}, "samples": 20},
-    "ewc": {"strength": 10.0, "fisher_batch": 4},
-    "hat": {"s_max": 10.0},  # at 400 a small network may have no unit left, and one answer for ever
-    "er": {"memory": 20},
-    "agem": {"memory": 20, "memory_batch": 8},
-    "gem": {"memory": 20},
-    "ogd": {"samples": 10},
-    "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
-}
 SHAPE = (3, 19, 19)
 failed: list[Graph] = []  # captures that were tidied up after
 

@@ -192,8 +192,9 @@ class GPM:
                 weight.restore(self._anchors)
         if along_gradient:
             return
-        if self.held:
-            torch._foreach_copy_(self.held, [self._anchors[p] for p in self.held])
+        held = self.held
+        if held:
+            torch._foreach_copy_(held, [self._anchors[p] for p in held])
 
     def _follow_devices(self) -> None:
         """A model moved to another device takes what it started from along."""

@@ -94,12 +94,10 @@ def _fetched(size_of: ctypes._NamedFuncPointer, get: ctypes._NamedFuncPointer, p
 @cache
 def _compiler() -> ctypes.CDLL:
     for path in _compilers():
-        try:
+        with suppress(OSError):
             library = ctypes.CDLL(str(path))
-            library.nvrtcCompileProgram  # noqa: B018  — through a library that is linked to it, the compiler is found too
-        except (OSError, AttributeError):
-            continue
-        return library
+            if hasattr(library, "nvrtcCompileProgram"):  # found through a library that is linked to it, too
+                return library
     raise KernelError("The CUDA compiler library (libnvrtc) was not found; it comes with torch's CUDA packages.")
 
 
