@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from small_options import OPTIONS
 from torch import Tensor, nn
 
 from remnant.data import Split, Stream
@@ -19,6 +18,7 @@ from remnant.memory.threshold import resolve
 from remnant.methods import GPM, METHODS, Finetune, Method, Multitask, SingleTask
 from remnant.methods.gpm import threshold_of
 from remnant.models import Network, build
+from small_options import OPTIONS
 
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "mlp": ((12,), {"hidden": (10, 9)}),

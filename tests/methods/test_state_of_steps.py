@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_options import OPTIONS
 from torch import Tensor
 
 from remnant.data import Split
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
+from small_options import OPTIONS
 
 SHAPE = (3, 19, 19)
 
