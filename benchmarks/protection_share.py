@@ -16,6 +16,7 @@ from timing import machine, now
 
 from remnant.data import Split
 from remnant.methods import Method
+from remnant.training import at_once
 from remnant.training.steps import CapturedSteps, EagerSteps
 
 STREAMS = {"AlexNet": "split-cifar100", "ResNet-18": "five-datasets"}
@@ -73,7 +74,10 @@ def main() -> None:
         taken = {}
         for what, method in (("bare", bare), ("protected", gpm)):
             method.start(tasks)
-            taken[what] = kind(method, part, setting.batch)
+            steps = kind(method, part, setting.batch)
+            if isinstance(steps, CapturedSteps):
+                at_once(steps.record())
+            taken[what] = steps
         times: dict[str, list[float]] = {"bare": [], "protected": [], "plain bare": [], "plain protected": []}
         projectors = plain.projectors  # type: ignore[attr-defined]
         for _ in range(ROUNDS + 1):  # the first warms up

@@ -64,7 +64,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def stored(state: dict[str, Any], path: Path) -> dict[str, Any]:
-    path.write_bytes(pack(state))
+    path.write_bytes(b"".join(pack(state)))
     return read(path)
 
 
@@ -145,7 +145,7 @@ def test_the_newest_two_are_kept_under_rising_numbers(tmp_path: Path) -> None:
 
 def test_numbers_rise_past_six_digits(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    (tmp_path / "checkpoint-999999.safetensors").write_bytes(pack({"n": 0}))
+    (tmp_path / "checkpoint-999999.safetensors").write_bytes(b"".join(pack({"n": 0})))
     checkpoints.save({"n": 1})
     checkpoints.save({"n": 2})
     assert checkpoints.load() == ({"n": 2}, None)
@@ -217,7 +217,7 @@ def test_with_no_whole_checkpoint_left_it_says_so(tmp_path: Path) -> None:
 def test_no_changed_bit_goes_unnoticed(tmp_path: Path) -> None:
     """Every byte of a small file, each with another bit changed: the state is the same, or the file is called damaged."""
     state = {"n": 1, "w": torch.tensor([1.5, -2.0]), "b": torch.tensor(True), "words": ["a", None]}
-    data, path = pack(state), tmp_path / "c"
+    data, path = b"".join(pack(state)), tmp_path / "c"
     noticed = 0
     for place in range(len(data)):
         changed = bytearray(data)
@@ -238,11 +238,18 @@ def test_another_version_of_the_format_is_refused(tmp_path: Path, monkeypatch: p
         Checkpoints(tmp_path).load()
 
 
+def test_no_tensor_is_copied_to_be_written() -> None:
+    tensor = torch.arange(1000.0)
+    _, _, written = pack({"w": tensor})
+    tensor[7] = -1.0
+    assert torch.frombuffer(written, dtype=torch.float32)[7] == -1.0
+
+
 def test_it_is_plain_safetensors_with_tensors_by_path(tmp_path: Path) -> None:
     from safetensors import safe_open
 
     path = tmp_path / "c.safetensors"
-    path.write_bytes(pack({"model": {"fc.weight": torch.ones(2)}, "lr": 0.1}))
+    path.write_bytes(b"".join(pack({"model": {"fc.weight": torch.ones(2)}, "lr": 0.1})))
     with safe_open(path, framework="pt") as file:
         assert list(file.keys()) == ["state/model/fc.weight"]
         assert json.loads(file.metadata()["remnant.state"])["state"]["lr"] == 0.1

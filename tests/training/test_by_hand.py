@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from remnant.data import Split, Task
 from remnant.methods import GPM, METHODS, Finetune, Method
 from remnant.models import MLP, build
-from remnant.training import Schedule, Trainer
+from remnant.training import Schedule, Trainer, at_once
 from remnant.training.by_hand import HandwrittenSteps, fits
 from remnant.training.steps import EagerSteps
 
@@ -137,5 +137,5 @@ def test_it_is_for_plain_networks_and_methods_that_only_project() -> None:
 @pytest.mark.parametrize(("steps", "kind"), [("auto", HandwrittenSteps), ("eager", EagerSteps)])
 def test_the_trainer_takes_them_where_it_may(steps: str, kind: type) -> None:
     trainer, task = Trainer(Schedule(0.1, 1, batch=10), steps=steps), Task("a", 10, split(), split(), split())
-    assert type(trainer.steps_of(learner("gpm"), task)) is kind
-    assert type(trainer.steps_of(learner("ewc"), task)) is EagerSteps
+    assert type(at_once(trainer.steps_of(learner("gpm"), task))) is kind
+    assert type(at_once(trainer.steps_of(learner("ewc"), task))) is EagerSteps

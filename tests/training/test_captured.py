@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from replaying import POOL, Graph
@@ -9,7 +12,7 @@ from replaying import POOL, Graph
 from remnant.data import Split
 from remnant.methods import METHODS
 from remnant.models import build
-from remnant.training import RandomState
+from remnant.training import RandomState, at_once
 from remnant.training.steps import CapturedSteps, EagerSteps, _steps_per_graph
 
 OPTIONS = {
@@ -44,6 +47,8 @@ def test_graphs_of_any_length_make_up_the_epoch(rows: int, monkeypatch: pytest.M
         method.start(0)
         begun = {name: tensor.clone() for name, tensor in net.state_dict().items()}
         steps = kind(method, data, 10)
+        if isinstance(steps, CapturedSteps):
+            at_once(steps.record())
         net.load_state_dict(begun)  # this graph computes while it records
         torch.manual_seed(4)
         for _ in range(2):
@@ -53,6 +58,24 @@ def test_graphs_of_any_length_make_up_the_epoch(rows: int, monkeypatch: pytest.M
         ends.append([*(p.detach().clone() for p in net.parameters()), steps.loss])
     for eager, captured in zip(*ends, strict=True):
         torch.testing.assert_close(captured, eager)
+
+
+def test_others_may_go_between_what_recording_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm-up and a graph for whole batches, the same for the short one, a collection: no two in one turn."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
+    done: list[str] = []
+    monkeypatch.setattr("gc.collect", lambda: done.append("collected"))
+    monkeypatch.setattr(CapturedSteps, "_one", lambda self, part: done.append(f"stepped {len(part)}"))
+    method = METHODS["finetune"](build("mlp", input_shape=(1, 6, 6), classes=[3], seed=1), lr=0.05)
+    steps = CapturedSteps(method, Split.of(torch.randn(45, 1, 6, 6), torch.zeros(45, dtype=torch.int64)), 10)
+    turns = []
+    for _ in steps.record():
+        turns.append(list(done))
+        done.clear()
+    assert sorted(turns[:2]) == [["stepped 10"], ["stepped 5"]]
+    assert turns[2:] == [["collected"], ["stepped 10"] * 2, ["stepped 5"]]
 
 
 @pytest.mark.gpu
@@ -81,6 +104,8 @@ def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dt
             learner.finish(0, Split.of(x, y))
             learner.start(1 if method != "multitask" else 0)
             made = steps(learner, Split.of(x, y), 32)
+            if isinstance(made, CapturedSteps):
+                at_once(made.record())
             random.set(torch.Generator(device).manual_seed(7).get_state())
             for epoch in range(5):
                 learner.pace(epoch, 5, made.count)
@@ -91,6 +116,12 @@ def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dt
         ends.append([p.detach().clone() for p in net.parameters()])
     for eager, captured in zip(*ends, strict=True):
         assert torch.allclose(eager, captured, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_a_run_may_be_the_first_to_use_the_gpu() -> None:
+    first = "import torch; from remnant.training import RandomState; RandomState(0, torch.device('cuda', 0)).use()"
+    subprocess.run([sys.executable, "-c", first], check=True)
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ from torch import Tensor
 from remnant.data import Split, Task
 from remnant.methods import METHODS, Method
 from remnant.models import build
-from remnant.training import Schedule, Trainer
+from remnant.training import Schedule, Trainer, at_once
 from remnant.training.by_hand import HandwrittenSteps
 from remnant.training.cuda_program import KernelError
 from remnant.training.fused import FusedSteps, fits
@@ -75,7 +75,7 @@ def test_a_machine_without_the_kernel_takes_slower_steps_and_says_why(monkeypatc
     method, data = learner("gpm", "cpu"), split("cpu")
     method.start(0)
     trainer = Trainer(Schedule(lr=0.05, epochs=1, batch=10))
-    assert isinstance(trainer.steps_of(method, Task("one", 10, data, data, data)), HandwrittenSteps)
+    assert isinstance(at_once(trainer.steps_of(method, Task("one", 10, data, data, data))), HandwrittenSteps)
     assert trainer.fallback == "an epoch is not one kernel: The CUDA compiler library (libnvrtc) was not found."
 
 

@@ -207,7 +207,7 @@ def test_without_a_validation_set_there_is_nothing_to_stop_by(patience: int | No
 def test_a_training_state_comes_back_from_a_file(tmp_path: Path) -> None:
     method, state = Scripted([0.5, 0.4, 0.7, 0.8]), TrainingState()
     fit(method, Schedule(1.0, 4, batch=4, patience=2, factor=3, lr_min=0.5), task(), state)
-    (tmp_path / "state").write_bytes(state_file.pack(state.state_dict()))
+    (tmp_path / "state").write_bytes(b"".join(state_file.pack(state.state_dict())))
     back = TrainingState.from_state(state_file.read(tmp_path / "state"), CPU)
     assert (back.epoch, back.over, back.stopping) == (4, True, state.stopping)
     assert back.best.keys() == state.best.keys()

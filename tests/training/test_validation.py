@@ -13,7 +13,7 @@ from torch import Tensor
 from remnant.data import Split, Stream, Task
 from remnant.methods import METHODS, Finetune, Method
 from remnant.models import build
-from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState
+from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, at_once
 from remnant.training.evaluation import Validation
 from remnant.training.steps import CapturedSteps, EagerSteps
 from small_options import OPTIONS
@@ -196,6 +196,7 @@ def test_a_captured_validation_is_the_plain_one(name: str, norm: str) -> None:
         method = learner(name, norm, "cuda", dtype=torch.float64)
         number, data = taught(method, task(device="cuda", dtype=torch.float64))
         steps = CapturedSteps(method, data.train, 16)
+        at_once(steps.record())
         splits = method.validation(number, data.valid)
         plain, recorded = (Validation(method, splits, 16, record=record) for record in (False, True))
         losses = []
@@ -274,7 +275,7 @@ def test_a_step_that_asks_the_host_is_taken_plainly_and_others_are_still_capture
         for kind, how in ((Asking, EagerSteps), (Finetune, CapturedSteps)):
             method, trainer = learner(kind, "batch", "cuda"), Trainer(Schedule(0.01, 2, batch=16))
             method.start(0)
-            steps = trainer.steps_of(method, task(device="cuda"))
+            steps = at_once(trainer.steps_of(method, task(device="cuda")))
             assert type(steps) is how
             assert (trainer.fallback is None) == (how is CapturedSteps)
             assert trainer.steps == ("auto" if how is CapturedSteps else "eager")  # not tried again

@@ -23,14 +23,18 @@ def explained(path: Path) -> Iterator[None]:
         raise RunError(_sentence(path, error)) from error
 
 
-def write(path: Path, data: bytes) -> None:
-    """Puts `data` in place at once: a temporary name in the same folder, fsync, rename. Failing, it leaves what was."""
+def write(path: Path, *pieces: bytes | memoryview) -> None:
+    """Puts the pieces, one after another, in place at once: a temporary name in the same folder, fsync, rename.
+
+    Failing, it leaves what was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with explained(path):
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
             try:
-                pour(descriptor, data)
+                for piece in pieces:
+                    pour(descriptor, piece)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -42,7 +46,7 @@ def write(path: Path, data: bytes) -> None:
         _sync_folder(path.parent)
 
 
-def pour(descriptor: int, data: bytes) -> None:
+def pour(descriptor: int, data: bytes | memoryview) -> None:
     """Writes all of `data`: a single write may stop short, at 2 GB or just before the disk is full."""
     rest = memoryview(data)
     while rest:

@@ -30,9 +30,9 @@ class Checkpoints:
 
     def save(self, state: dict[str, Any]) -> None:
         """Writes the next one, then removes all but the newest two: at no moment is there none."""
-        data = state_file.pack(state)
+        pieces = state_file.pack(state)
         older = self.numbered()
-        write(self.folder / f"checkpoint-{max(older, default=0) + 1:06d}.safetensors", data)
+        write(self.folder / f"checkpoint-{max(older, default=0) + 1:06d}.safetensors", *pieces)
         whole = [path for path in older.values() if path not in self._damaged]
         self._remove([*whole[KEPT - 1 :], *self._damaged.intersection(older.values())])
 

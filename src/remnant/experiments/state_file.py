@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from .atomic import RunError, explained
@@ -15,30 +14,43 @@ from .atomic import RunError, explained
 VERSION = 1
 SKELETON, CHECKSUM = "remnant.state", "remnant.blake2b"
 
-_F, _I = (torch.float64, torch.float32, torch.float16, torch.bfloat16), (torch.int64, torch.int32, torch.int16)
-DTYPES = frozenset((*_F, *_I, torch.int8, torch.uint8, torch.bool))
+# As the format calls them.
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 class DamagedError(Exception):
     """A file that is not what was written: cut short, or changed since."""
 
 
-def pack(state: dict[str, Any]) -> bytes:
-    """The file's content. Dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None.
+def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
+    """The file's content, in pieces. Dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None.
 
-    Tensors come from any device and return on the CPU, bit for bit; two that share memory return as two.
+    Tensors come from any device and return on the CPU, bit for bit; two that share memory return as two. The pieces are the
+    tensors' own memory: the format's library would copy it, and hold up every other thread meanwhile.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps({"version": VERSION, "state": _encode(state, "state", tensors)})
-    kept: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        if plain.untyped_storage().data_ptr() in storages:  # which the format refuses
-            plain = plain.clone()
-        storages.add(plain.untyped_storage().data_ptr())
-        kept[name] = plain
-    return bytes(to_bytes(kept, {SKELETON: skeleton, CHECKSUM: _checksum(skeleton, kept)}))
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header: dict[str, Any] = {"__metadata__": {SKELETON: skeleton, CHECKSUM: _checksum(skeleton, kept)}}
+    end, pieces = 0, []
+    for name, tensor in sorted(kept.items(), key=lambda item: -item[1].element_size()):  # so that each is aligned
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        pieces.append(_bytes_of(tensor))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, *pieces]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -120,5 +132,9 @@ def _checksum(skeleton: str, tensors: dict[str, Tensor]) -> str:
     checksum = blake2b(skeleton.encode(), digest_size=32)
     for name, tensor in sorted(tensors.items()):
         checksum.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        checksum.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        checksum.update(_bytes_of(tensor))
     return checksum.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

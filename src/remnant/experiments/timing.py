@@ -18,7 +18,7 @@ import torch
 
 from remnant.data import Split, Task
 from remnant.methods import Method
-from remnant.training import RandomState, Schedule, Trainer
+from remnant.training import RandomState, Schedule, Trainer, at_once
 
 from .atomic import RunError
 from .building import build_method
@@ -57,7 +57,7 @@ def _epoch(trainer: Trainer, method: Method, task: Task) -> float:
     """Steps that are taken twice, as the first time sets libraries up, and counted as often as an epoch has them."""
     rows = min(len(task.train), MOST * trainer.schedule.batch)
     part = Split.of(task.train.x[:rows], task.train.y[:rows])
-    steps = trainer.steps_of(method, replace(task, train=part))
+    steps = at_once(trainer.steps_of(method, replace(task, train=part)))
 
     def once() -> None:
         method.pace(0, trainer.schedule.epochs, steps.count)

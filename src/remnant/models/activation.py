@@ -18,13 +18,13 @@ BLOCK = 1024
 FEATURES = 16  # to a block of threads, with all their rows
 MOST_ROWS = 512
 
-# A norm before pooling: 16 channels to a block of threads, 64 bytes side by side. Where it normalises, each of 256 threads has
+# A norm before pooling: 16 channels to a block of threads, 64 bytes side by side. Where it normalises, each of 128 threads has
 # four values: with more, the compiler lays floats out as the bytes beside them want it, and they no longer come in one load.
 CHANNELS, PARTS = 16, 64
-WINDOWS, ROWS = 64, 256  # to a block: all it normalises, and what it adds up at a time
+WINDOWS, ROWS = 32, 128  # to a block: all it normalises, and what it adds up at a time
 LEAST = 64  # rows of a part, where there are fewer parts
-NORMALISING = {"PARTS": PARTS, "WINDOWS": WINDOWS, "BLOCK": CHANNELS, "num_warps": 8}
-ADDING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 8}
+NORMALISING = {"PARTS": PARTS, "WINDOWS": WINDOWS, "BLOCK": CHANNELS, "num_warps": 4}
+ADDING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 4}
 
 
 class ReluDropout(nn.Module):

@@ -4,7 +4,7 @@ from .evaluation import evaluate_in_turns
 from .random import RandomState
 from .schedule import Schedule
 from .trainer import STEPS, EpochDone, Trainer, TrainingState
-from .work import Start, Work
+from .work import Start, Work, at_once
 
 __all__ = [
     "STEPS",
@@ -15,5 +15,6 @@ __all__ = [
     "Trainer",
     "TrainingState",
     "Work",
+    "at_once",
     "evaluate_in_turns",
 ]

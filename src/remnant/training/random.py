@@ -41,4 +41,5 @@ class RandomState:
 
 
 def _default(device: torch.device) -> torch.Generator:
+    torch.cuda.init()  # before it there is none
     return torch.cuda.default_generators[device.index or 0]

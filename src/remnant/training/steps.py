@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,15 +53,25 @@ class CapturedSteps:
         self.loss = torch.zeros((), device=self.x.device)
         whole, self.tail = divmod(self.rows, batch)
         self.long = _steps_per_graph(whole)
-        self.pool = torch.cuda.graph_pool_handle()
-        with _unchanged(method.tensors()):
-            for rows in {min(batch, self.rows), self.tail} - {0}:
-                self._warm_up(rows)
         lengths = {self.long * batch if whole >= self.long else 0, batch if whole % self.long else 0, self.tail} - {0}
+        self.lengths = sorted(lengths, reverse=True)
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+
+    def record(self) -> Generator[None, None, None]:
+        """Before the first epoch. Between its pieces others may go: together they are as long as an epoch of five runs."""
+        # Libraries set themselves up on first use, which a capture must not see.
+        with _unchanged(self.method.tensors()):
+            for rows in {min(self.batch, self.rows), self.tail} - {0}:
+                self._one(torch.arange(rows, device=self.x.device))
+                yield None
         # Gives back what the last task left. One for all graphs: it looks at every object there is, and torch alone has a
         # quarter of a million.
         gc.collect()
-        self.graphs = {rows: self._capture(rows) for rows in sorted(lengths, reverse=True)}
+        yield None
+        pool = torch.cuda.graph_pool_handle()
+        for rows in self.lengths:
+            self.graphs[rows] = self._capture(rows, pool)
+            yield None
 
     def epoch(self) -> Work:
         self.loss.zero_()
@@ -77,18 +88,13 @@ class CapturedSteps:
             graph.replay()
             done += rows
 
-    def _capture(self, rows: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _capture(self, rows: int, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         index = torch.zeros(rows, dtype=torch.int64, device=self.x.device)
         graph = torch.cuda.CUDAGraph()
-        with recording(graph, self.pool):
+        with recording(graph, pool):
             for part in index.split(self.batch):
                 self._one(part)
         return graph, index
-
-    def _warm_up(self, rows: int) -> None:
-        """Libraries set themselves up on first use, which a capture must not see."""
-        for _ in range(2):
-            self._one(torch.arange(rows, device=self.x.device))
 
     def _one(self, part: Tensor) -> None:
         self.loss += self.method.step(self.x[part], self.y[part])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,7 @@ class Trainer:
         """
         schedule = self.schedule
         stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
-        steps = self.steps_of(method, task)
+        steps = yield from self.steps_of(method, task)
         valid = self._validation(method, number, task, steps)
         while state.epoch < schedule.epochs and not state.over:
             start = time.perf_counter()
@@ -120,7 +120,8 @@ class Trainer:
         record = method.device.type == "cuda" and not isinstance(steps, EagerSteps)
         return Validation(method, method.validation(number, task.valid), self.schedule.evaluation_batch, record=record)
 
-    def steps_of(self, method: Method, task: Task) -> Steps:
+    def steps_of(self, method: Method, task: Task) -> Generator[None, None, Steps]:
+        """The fastest there are, ready to go. Yields where others may go meanwhile."""
         batch = self.schedule.batch
         if self.steps == "auto" and fused.fits(method, batch):
             try:
@@ -131,7 +132,9 @@ class Trainer:
             return HandwrittenSteps(method, task.train, batch)
         if self.steps != "eager" and task.train.x.device.type == "cuda":
             try:
-                return CapturedSteps(method, task.train, batch)
+                steps = CapturedSteps(method, task.train, batch)
+                yield from steps.record()
+                return steps
             except RuntimeError as error:
                 self.fallback = f"steps are not captured: {str(error).splitlines()[0]}"
                 self.steps = "eager"  # for the tasks to come as well: a capture that fails keeps its memory

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor
 
@@ -14,6 +14,20 @@ Start = Callable[[], None]
 # another thread and lets the others go meanwhile. It must draw no random numbers and turn no switch of torch's: the whole
 # process has but one of each, for the run whose turn it is.
 Work = Iterator[Start | None]
+
+
+T = TypeVar("T")
+
+
+def at_once(work: Generator[Any, None, T]) -> T:
+    """What it gives in the end, for those who have nobody else to let go meanwhile."""
+    while True:
+        try:
+            start = next(work)
+        except StopIteration as over:
+            return cast(T, over.value)
+        if start is not None:
+            start()
 
 
 class Steps(Protocol):
