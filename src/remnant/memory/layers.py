@@ -51,13 +51,31 @@ class LayerView:
     def input_dims(self) -> set[int]:
         return set(range(self.weight.ndim)) - {self.output_dim}
 
-    def matrix(self, tensor: Tensor) -> Tensor:
+    @property
+    def channels_last(self) -> bool:
+        """Whether the weight lies in memory with its channels last, so that only in that order its matrix is a view."""
+        weight = self.weight
+        whole = weight.ndim > 2 and self.groups == 1 and self.output_dim == 0
+        return whole and not weight.is_contiguous() and weight.movedim(1, -1).is_contiguous()
+
+    @property
+    def last_order(self) -> Tensor:
+        """The inputs of the matrix, numbered, in the order they have with the channels last."""
+        _, *shape = self.weight.shape
+        return torch.arange(prod(shape), device=self.weight.device).reshape(shape).movedim(0, -1).flatten()
+
+    def matrix(self, tensor: Tensor, *, channels_last: bool = False) -> Tensor:
         """A tensor shaped like the weight as (groups, outputs, inputs); a view where that is possible."""
+        if channels_last:
+            return tensor.movedim(1, -1).flatten(1)[None]
         grouped: Tensor = tensor.unflatten(0, (self.groups, -1))
         return grouped.movedim(1 + self.output_dim, 1).flatten(2)
 
-    def tensor(self, matrix: Tensor) -> Tensor:
+    def tensor(self, matrix: Tensor, *, channels_last: bool = False) -> Tensor:
         """The way back."""
+        if channels_last:
+            outputs, channels, *kernel = self.weight.shape
+            return matrix.reshape(outputs, *kernel, channels).movedim(-1, 1)
         split = list(self.split_shape)
         outputs = split.pop(1 + self.output_dim)
         unflat = matrix.reshape(self.groups, outputs, *split[1:])

@@ -48,8 +48,12 @@ class Projection:
         *,
         hard: bool = False,
         form: str | None = None,
+        order: Tensor | None = None,
     ) -> None:
-        """`hard`: only the directions held with weight 1. `form`: this form instead of the cheapest."""
+        """`hard`: only the directions held with weight 1. `form`: this form instead of the cheapest.
+
+        `order`: in which x has the inputs, where that is not the subspaces'.
+        """
         n = subspaces[0].capacity
         ranks = [subspace.rank for subspace in subspaces]
         soft = any(bool((subspace.weights < 1).any()) for subspace in subspaces)
@@ -66,6 +70,8 @@ class Projection:
             # GPU's fast products can read them.
             width = max(column.shape[1] for column in columns)
             width += -width % ALIGNED
+            if order is not None:
+                columns = [column[order] for column in columns]
             padded = [torch.nn.functional.pad(column, (0, width - column.shape[1])) for column in columns]
             return torch.stack(padded).to(device=device, dtype=dtype)
 

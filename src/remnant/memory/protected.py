@@ -50,7 +50,7 @@ class ProtectedWeight:
         capacity = view.inputs + len(biases)
         self.subspaces = [kind(capacity, dtype=dtype, device=weight.device) for _ in range(view.groups)]
         self.added: list[int] = []  # directions per task, all groups together
-        self._projections: dict[bool, Projection] = {}
+        self._projections: dict[tuple[bool, bool], Projection] = {}
         self._of_rows: dict[int, Projection] = {}
 
     @property
@@ -86,8 +86,9 @@ class ProtectedWeight:
             tensors = [gradients.get(p, missing.get(p, p)) for p in self.parameters]
             self._change(tensors, lambda stack: self._projection(stack).remove_(stack))
         elif (gradient := gradients.get(self.view.weight)) is not None:
-            stack = self._stack([gradient])
-            gradients[self.view.weight] = self.view.tensor(self._projection(stack).remove(stack)).to(gradient.dtype)
+            stack = self._as_it_lies([gradient])
+            left = self.view.tensor(self._projection(stack).remove(stack), channels_last=self._channels_last)
+            gradients[self.view.weight] = left.to(gradient.dtype)
 
     def moved_along_gradient(self, stepped: set[Tensor]) -> bool:
         """Whether a step of these parameters along their gradients moves the weight and its biases as projected."""
@@ -103,7 +104,8 @@ class ProtectedWeight:
         def put_back(stack: Tensor) -> Tensor:
             projection = self._projection(stack, hard=True)
             with full_precision(stack.device):
-                return projection.restore_(stack, self.stack(anchors).to(stack.dtype))
+                start = self._as_it_lies([anchors[parameter] for parameter in self.parameters])
+                return projection.restore_(stack, start.to(stack.dtype))
 
         self._change(list(self.parameters), put_back)
 
@@ -117,10 +119,11 @@ class ProtectedWeight:
 
     def leak(self, anchors: Anchors) -> tuple[Tensor, Tensor, Tensor]:
         """‖(W − W₀)·M‖, ‖W − W₀‖ and ‖W‖."""
-        moved = self.difference(anchors)
+        now = self._as_it_lies(list(self.parameters))
+        moved = now - self._as_it_lies([anchors[parameter] for parameter in self.parameters])
         with full_precision(moved.device):
             inside = moved - self._projection(moved, hard=True).remove(moved)
-        return inside.norm(), moved.norm(), self._stack(list(self.parameters)).norm()
+        return inside.norm(), moved.norm(), now.norm()
 
     @property
     def remaining(self) -> Tensor:
@@ -136,19 +139,30 @@ class ProtectedWeight:
             cached = self._of_rows[rows] = Projection(self.subspaces, rows, weight.dtype, weight.device)
         return cached
 
+    @property
+    def _channels_last(self) -> bool:
+        return not self.biases and self.view.channels_last  # beside a bias the matrix is a copy in any case
+
     def _projection(self, stack: Tensor, *, hard: bool = False) -> Projection:
-        cached = self._projections.get(hard)
+        """For a stack as it lies."""
+        last = self._channels_last
+        cached = self._projections.get((hard, last))
         if cached is None or (cached.dtype, cached.device) != (stack.dtype, stack.device):
-            cached = Projection(self.subspaces, self.view.outputs, stack.dtype, stack.device, hard=hard)
-            self._projections[hard] = cached
+            order = self.view.last_order if last else None
+            cached = Projection(self.subspaces, self.view.outputs, stack.dtype, stack.device, hard=hard, order=order)
+            self._projections[hard, last] = cached
             if not hard and all(bool((s.weights >= 1).all()) for s in self.subspaces):
-                self._projections[True] = cached
+                self._projections[True, last] = cached
         return cached
 
-    def _stack(self, tensors: list[Tensor]) -> Tensor:
+    def _as_it_lies(self, tensors: list[Tensor]) -> Tensor:
+        """The stack, its inputs in the order that the weight has them in memory: no copy, where there is but the weight."""
+        return self._stack(tensors, channels_last=self._channels_last)
+
+    def _stack(self, tensors: list[Tensor], *, channels_last: bool = False) -> Tensor:
         """(groups, outputs, inputs + biases), in at least float32 where the weights are narrower."""
         weight, *biases = (tensor.detach() for tensor in tensors)
-        stack = self.view.matrix(weight)
+        stack = self.view.matrix(weight, channels_last=channels_last)
         if biases:
             groups, outputs = stack.shape[:2]
             parts = [bias.of(b).reshape(groups, outputs, 1) for b, bias in zip(biases, self.biases, strict=True)]
@@ -157,12 +171,12 @@ class ProtectedWeight:
 
     def _change(self, tensors: list[Tensor], change: Callable[[Tensor], Tensor]) -> None:
         """Runs `change` (in place) on the stack of these tensors and writes the result back into them."""
-        stack = self._stack(tensors)
+        stack = self._as_it_lies(tensors)
         change(stack)
         weight, *biases = (tensor.detach() for tensor in tensors)
         if stack.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr():
             return  # a view: changed in place
         inputs = self.view.inputs
-        weight.copy_(self.view.tensor(stack[:, :, :inputs]))
+        weight.copy_(self.view.tensor(stack[:, :, :inputs], channels_last=self._channels_last))
         for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=inputs):
             bias.of(tensor).copy_(stack[:, :, column].reshape(-1))
