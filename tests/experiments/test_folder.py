@@ -218,6 +218,9 @@ def test_the_small_files_of_a_finished_run_are_kept(run: RunFolder, tmp_path: Pa
     assert all((kept / name).read_bytes() == (run.path / name).read_bytes() for name in names)
     assert keep_results(run, tmp_path / "results") == kept
     assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.5}]
+    (run.path / "drift.json").unlink()  # as in a run of the same settings that was not asked for it
+    keep_results(run, tmp_path / "results")
+    assert not (kept / "drift.json").exists()
 
 
 def test_the_environment_names_versions_and_device_and_no_path(run: RunFolder) -> None:

@@ -23,6 +23,7 @@ __all__ = ["RunError", "RunFolder", "find_runs", "keep_results"]
 SETTINGS, ENVIRONMENT, ACCURACY = "settings.json", "environment.json", "accuracy.csv"
 RANKS, RESULT, METRICS, LOCK = "ranks.json", "result.json", "metrics.jsonl", ".lock"
 EXECUTION, DRIFT = "execution.json", "drift.json"
+SMALL = (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT)
 
 
 class Settings(Protocol):
@@ -192,13 +193,18 @@ def find_runs(root: Path) -> list[RunFolder]:
 
 
 def keep_results(run: RunFolder, target: Path) -> Path:
-    """Copies a finished run's small files (no metrics, no checkpoints) to its place under `target`; returns where."""
+    """Copies a finished run's small files (no metrics, no checkpoints) to its place under `target`; returns where.
+
+    All that another run of the same settings and seed has left there goes, its result first.
+    """
     if not run.finished:
         raise RunError(f"{run.path} is not finished: it has no {RESULT} yet. Resume it first.")
     kept = Path(target) / run.place
     with explained(kept):
         kept.mkdir(parents=True, exist_ok=True)
-    for name in (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT, RESULT):  # the result last: with it, the copy is whole
+        for name in (RESULT, *SMALL):
+            (kept / name).unlink(missing_ok=True)
+    for name in (*SMALL, RESULT):  # the result last: with it, the copy is whole
         data = read(run.path / name)
         if data is not None:
             write(kept / name, data)
