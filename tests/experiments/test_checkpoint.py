@@ -238,6 +238,25 @@ def test_another_version_of_the_format_is_refused(tmp_path: Path, monkeypatch: p
         Checkpoints(tmp_path).load()
 
 
+def test_words_too_long_for_those_who_read_the_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remnant.experiments.state_file.LONGEST", 1000)
+    pack({"words": "a" * 500})
+    with pytest.raises(ValueError, match="may take 1,000"):
+        pack({"words": "a" * 1000})
+
+
+def test_every_tensor_lies_where_its_type_may_lie(tmp_path: Path) -> None:
+    kinds = (torch.bool, torch.float64, torch.int16, torch.float32)
+    size, text, *_ = pack({str(kind): torch.ones(3, dtype=kind) for kind in kinds})
+    assert len(text) == int.from_bytes(size, "little")
+    assert len(text) % 8 == 0
+    offsets = {name: entry["data_offsets"][0] for name, entry in json.loads(bytes(text)).items() if "dtype" in entry}
+    assert len(offsets) == len(kinds)
+    for name, start in offsets.items():
+        kind = getattr(torch, name.rpartition(".")[2])
+        assert start % torch.ones((), dtype=kind).element_size() == 0
+
+
 def test_no_tensor_is_copied_to_be_written() -> None:
     tensor = torch.arange(1000.0)
     _, _, written = pack({"w": tensor})

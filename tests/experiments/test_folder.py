@@ -218,9 +218,37 @@ def test_the_small_files_of_a_finished_run_are_kept(run: RunFolder, tmp_path: Pa
     assert all((kept / name).read_bytes() == (run.path / name).read_bytes() for name in names)
     assert keep_results(run, tmp_path / "results") == kept
     assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.5}]
+
+
+def test_of_a_run_kept_before_nothing_stays(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.save_matrix(AccuracyMatrix(1, [[0.5]]))
+    run.save_drift({"fc1": {"edges": [-1, 0, 1], "counts": [2, 3]}})
+    run.save_result({"acc": 0.5})
+    kept = keep_results(run, tmp_path / "results")
     (run.path / "drift.json").unlink()  # as in a run of the same settings that was not asked for it
+    run.save_result({"acc": 0.25})
+    with monkeypatch.context() as full:
+
+        def full_disk(path: Path, data: bytes) -> None:
+            raise RunError("The disk is full")
+
+        full.setattr("remnant.experiments.folder.write", full_disk)
+        with pytest.raises(RunError, match="full"):
+            keep_results(run, tmp_path / "results")
+    assert not (kept / "result.json").exists()  # so that it is not taken for a run
+    assert (kept / "accuracy.csv").exists()
     keep_results(run, tmp_path / "results")
     assert not (kept / "drift.json").exists()
+    assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.25}]
+
+
+def test_a_run_kept_where_it_is_stays(run: RunFolder, tmp_path: Path) -> None:
+    run.save_result({"acc": 0.5})
+    before = sorted(path.name for path in run.path.iterdir())
+    (tmp_path / "link").symlink_to(run.path.parents[3], target_is_directory=True)
+    for root in (run.path.parents[3], tmp_path / "link"):
+        assert keep_results(run, root).samefile(run.path)
+    assert sorted(path.name for path in run.path.iterdir()) == before
 
 
 def test_the_environment_names_versions_and_device_and_no_path(run: RunFolder) -> None:

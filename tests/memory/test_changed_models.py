@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_net import Net, adamw, data, train
+from torch import nn
 
 from remnant import GPM
 
@@ -47,6 +48,19 @@ def test_a_model_moved_to_a_gpu_and_back_takes_its_memory_along(memory: GPM, net
     loaded = GPM.load(tmp_path / "memory", net.cuda())
     train(net, loaded.attach(adamw(net)), data().cuda())
     loaded.verify()
+
+
+@pytest.mark.gpu
+def test_so_does_one_whose_channels_lie_last() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 6, 2, bias=False), nn.Flatten()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    memory = GPM(net, threshold=0.9)
+    memory.consolidate(torch.randn(2, 3, 3, 3))
+    x = torch.randn(8, 3, 3, 3, device="cuda")
+    net.to("cuda")
+    optimizer = memory.attach(torch.optim.AdamW(net.parameters(), lr=0.1))
+    net(x).square().mean().backward()
+    optimizer.step()
+    assert memory.verify().worst < 1e-4
 
 
 @pytest.mark.parametrize("replaced", ["out", "norm"])

@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 from remnant import GPM
 from remnant.memory.layers import views_of
+from remnant.memory.projection import Projection
 
 IMAGES = ((nn.Conv2d, torch.channels_last), (nn.Conv3d, torch.channels_last_3d))
 
 
 def network(kind: type[nn.Module], bias: bool) -> nn.Sequential:
     torch.manual_seed(3)
+    up = nn.ConvTranspose2d if kind is nn.Conv2d else nn.ConvTranspose3d
     layers = kind(3, 6, 2, bias=bias), nn.ReLU(), kind(6, 4, 1, bias=bias), kind(4, 4, 2, groups=2, bias=bias)
-    return nn.Sequential(*layers, nn.Flatten()).double()
+    return nn.Sequential(*layers, up(4, 3, 2, bias=bias), nn.Flatten()).double()
 
 
 def examples(kind: type[nn.Module], seed: int) -> Tensor:
@@ -69,9 +71,7 @@ def test_gradients_held_apart_come_out_laid_out_as_the_weight_is(
 
 
 @pytest.mark.parametrize(("kind", "layout"), IMAGES)
-def test_a_gradient_whose_channels_lie_last_is_projected_where_it_is(
-    kind: type[nn.Module], layout: torch.memory_format
-) -> None:
+def test_a_matrix_is_a_view_in_the_order_of_memory(kind: type[nn.Module], layout: torch.memory_format) -> None:
     layer = kind(3, 6, 2, bias=False).to(memory_format=layout)  # type: ignore[call-overload]
     (view,) = views_of(layer) or []
     assert view.channels_last
@@ -80,3 +80,34 @@ def test_a_gradient_whose_channels_lie_last_is_projected_where_it_is(
     assert matrix.data_ptr() == gradient.data_ptr()
     assert torch.equal(view.tensor(matrix, channels_last=True), gradient)
     assert torch.equal(view.matrix(gradient)[:, :, view.last_order], matrix)
+
+
+@pytest.mark.parametrize(("kind", "layout"), IMAGES)
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_what_lies_so_is_changed_where_it_is(
+    kind: type[nn.Module],
+    layout: torch.memory_format,
+    optimizer: Callable[..., torch.optim.Optimizer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gradients and weights: all that a projection is asked to change has the memory of one of them."""
+    net = nn.Sequential(kind(3, 6, 2, bias=False), nn.Flatten()).to(memory_format=layout)  # type: ignore[call-overload]
+    memory = GPM(net, threshold=0.9)
+    x = examples(kind, 1).float()
+    memory.consolidate(x)
+    changed: list[int] = []
+    for name in ("remove_", "restore_"):
+        plain = getattr(Projection, name)
+
+        def noted(self: Projection, stack: Tensor, *rest: Tensor, plain: Callable[..., Tensor] = plain) -> Tensor:
+            changed.append(stack.data_ptr())
+            return plain(self, stack, *rest)
+
+        monkeypatch.setattr(Projection, name, noted)
+    chosen = memory.attach(optimizer(net.parameters(), lr=0.1))
+    net(x).square().mean().backward()
+    chosen.step()
+    weight = net[0].weight
+    assert weight.grad is not None
+    assert set(changed) <= {weight.data_ptr(), weight.grad.data_ptr()}
+    assert weight.grad.data_ptr() in changed

@@ -124,6 +124,10 @@ def test_every_form_of_the_projection_gives_what_the_formula_gives(
     turned = (start + x).mT.contiguous().mT
     assert torch.allclose(projection.restore_(turned, start), start + expected, atol=1e-12)
     assert torch.allclose(turned, start + expected, atol=1e-12)
+    # And where inputs come in another order than the subspaces have them.
+    order = torch.randperm(size)
+    ordered = Projection(subspaces, 3, torch.float64, torch.device("cpu"), form=form, order=order)
+    assert torch.allclose(ordered.remove(x[..., order]), expected[..., order], atol=1e-12)
 
 
 @given(seeds, st.integers(2, 10))
@@ -138,6 +142,9 @@ def test_weighted_directions_are_removed_by_their_weight(seed: int, size: int) -
     for form in ("low-rank", "dense"):
         projection = Projection([subspace], 3, torch.float64, torch.device("cpu"), form=form)
         assert torch.allclose(projection.remove(x), expected, atol=1e-12)
+        back = torch.arange(size).flip(0)
+        ordered = Projection([subspace], 3, torch.float64, torch.device("cpu"), form=form, order=back)
+        assert torch.allclose(ordered.remove(x.flip(2)), expected.flip(2), atol=1e-12)
     with pytest.raises(ValueError, match="lies in"):
         subspace.weights = weights + 1
 

@@ -195,17 +195,21 @@ def find_runs(root: Path) -> list[RunFolder]:
 def keep_results(run: RunFolder, target: Path) -> Path:
     """Copies a finished run's small files (no metrics, no checkpoints) to its place under `target`; returns where.
 
-    All that another run of the same settings and seed has left there goes, its result first.
+    Of another run of the same settings and seed nothing stays there, and its result goes first: no copy is of two.
     """
     if not run.finished:
         raise RunError(f"{run.path} is not finished: it has no {RESULT} yet. Resume it first.")
     kept = Path(target) / run.place
     with explained(kept):
         kept.mkdir(parents=True, exist_ok=True)
-        for name in (RESULT, *SMALL):
-            (kept / name).unlink(missing_ok=True)
+        if kept.samefile(run.path):
+            return kept
+        (kept / RESULT).unlink(missing_ok=True)
     for name in (*SMALL, RESULT):  # the result last: with it, the copy is whole
         data = read(run.path / name)
         if data is not None:
             write(kept / name, data)
+        else:
+            with explained(kept / name):
+                (kept / name).unlink(missing_ok=True)
     return kept

@@ -12,6 +12,7 @@ from torch import Tensor
 from .atomic import RunError, explained
 
 VERSION = 1
+LONGEST = 100_000_000  # a header's bytes, for those who read the format
 SKELETON, CHECKSUM = "remnant.state", "remnant.blake2b"
 
 # As the format calls them.
@@ -36,8 +37,8 @@ class DamagedError(Exception):
 def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
     """The file's content, in pieces. Dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None.
 
-    Tensors come from any device and return on the CPU, bit for bit; two that share memory return as two. The pieces are the
-    tensors' own memory: the format's library would copy it, and hold up every other thread meanwhile.
+    Tensors come from any device and return on the CPU, bit for bit; two that share memory return as two. Those on the CPU
+    are not copied: the format's library would do so, and hold up every other thread meanwhile.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps({"version": VERSION, "state": _encode(state, "state", tensors)})
@@ -50,6 +51,10 @@ def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
         pieces.append(_bytes_of(tensor))
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > LONGEST:
+        raise ValueError(
+            f"A checkpoint's words and numbers take {len(text):,} bytes, and may take {LONGEST:,}: use tensors."
+        )
     return [len(text).to_bytes(8, "little"), text, *pieces]
 
 

@@ -71,7 +71,7 @@ class Projection:
             width = max(column.shape[1] for column in columns)
             width += -width % ALIGNED
             if order is not None:
-                columns = [column[order] for column in columns]
+                columns = [column[order.to(column.device)] for column in columns]
             padded = [torch.nn.functional.pad(column, (0, width - column.shape[1])) for column in columns]
             return torch.stack(padded).to(device=device, dtype=dtype)
 

@@ -156,7 +156,7 @@ class ProtectedWeight:
         return cached
 
     def _as_it_lies(self, tensors: list[Tensor]) -> Tensor:
-        """The stack, its inputs in the order that the weight has them in memory: no copy, where there is but the weight."""
+        """The stack, its inputs in the order that the weight has them in memory: a view, where all lies as the weight does."""
         return self._stack(tensors, channels_last=self._channels_last)
 
     def _stack(self, tensors: list[Tensor], *, channels_last: bool = False) -> Tensor:

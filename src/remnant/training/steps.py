@@ -63,7 +63,7 @@ class CapturedSteps:
         with _unchanged(self.method.tensors()):
             for rows in {min(self.batch, self.rows), self.tail} - {0}:
                 self._one(torch.arange(rows, device=self.x.device))
-                yield None
+        yield None
         # Gives back what the last task left. One for all graphs: it looks at every object there is, and torch alone has a
         # quarter of a million.
         gc.collect()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from torch import Tensor
 
@@ -19,15 +19,13 @@ Work = Iterator[Start | None]
 T = TypeVar("T")
 
 
-def at_once(work: Generator[Any, None, T]) -> T:
+def at_once(work: Generator[None, None, T]) -> T:
     """What it gives in the end, for those who have nobody else to let go meanwhile."""
     while True:
         try:
-            start = next(work)
+            next(work)
         except StopIteration as over:
             return cast(T, over.value)
-        if start is not None:
-            start()
 
 
 class Steps(Protocol):
