@@ -222,6 +222,8 @@ def keep(
 
         if not runs.is_dir():
             raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
+        if results.exists() and results.samefile(runs):
+            raise RunError(f"The runs are in {runs} already: name another folder to keep them in.")
         finished = [found for found in find_runs(runs) if found.finished]
         for found in finished:
             keep_results(found, results)
