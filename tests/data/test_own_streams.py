@@ -97,7 +97,8 @@ def test_relabel_numbers_each_tasks_classes_from_zero_and_remembers_them() -> No
         (lambda: Stream.from_arrays([pair(), pair()], [pair()]), "2 tasks have train examples but 1 have test ones"),
         (lambda: Stream.from_arrays([pair()], head="many"), "'single' or 'multi'"),
         (lambda: Stream.from_arrays([pair()], classes=[2, 2]), "one per task"),
-        (lambda: Stream.from_arrays([pair()], 1.5), "lies in 0 … 1"),
+        (lambda: Stream.from_arrays([pair()], 1.5), "test=1.5: the share of training examples held out lies in 0 … 1"),
+        (lambda: Stream.from_arrays([pair()], [pair()], valid=-1.0), "valid=-1.0: the share of training examples held out"),
         (lambda: Stream.from_arrays([pair()], 0.5, valid=0.5), "has no train examples"),
     ],
 )  # fmt: skip

@@ -37,7 +37,7 @@ def class_counts(tasks: Any, sizes: Any, classes: int) -> list[int]:
         if classes % tasks:
             raise DataError(
                 f"tasks={tasks}: {classes} classes do not part into {tasks} equal tasks. "
-                f"Pass sizes=[…], the number of classes of each task."
+                "Say how many classes each task has: sizes=[…], on the command line --set stream.sizes=[…]."
             )
         return [classes // tasks] * tasks
     if isinstance(sizes, str) or not isinstance(sizes, Sequence) or not sizes:

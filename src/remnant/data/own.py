@@ -241,7 +241,7 @@ def _head_sizes(train: list[_Given], head: Head, classes: int | Sequence[int] | 
 
 def _held_out(given: dict[str, _Given], shares: dict[str, float], seed: int, task: int) -> dict[str, Split]:
     """The three splits of a task; what was not given is held out of train."""
-    wanted = {part: held_out(given["train"].size, share) for part, share in shares.items()}
+    wanted = {part: held_out(given["train"].size, share, part) for part, share in shares.items()}
     splits = {part: each.split() for part, each in given.items()}
     if any(wanted.values()):
         rows = generator(seed, "held out", task).permutation(given["train"].size)

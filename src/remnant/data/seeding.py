@@ -17,10 +17,10 @@ def generator(seed: int, purpose: str, task: int = 0) -> np.random.Generator:
     return np.random.default_rng([int(seed), zlib.crc32(purpose.encode()), task])
 
 
-def held_out(count: int, fraction: float) -> int:
-    """How many of `count` examples a fraction holds out: rounded down, as behind the paper's tables."""
+def held_out(count: int, fraction: float, option: str = "valid") -> int:
+    """How many of `count` examples the fraction given as `option` holds out: rounded down, as behind the paper's tables."""
     if not 0 <= fraction < 1:
-        raise DataError(f"valid={fraction!r}: the share of training examples held out lies in 0 … 1, 1 left out.")
+        raise DataError(f"{option}={fraction!r}: the share of training examples held out lies in 0 … 1, 1 left out.")
     # The tiny term undoes binary rounding: 0.29 · 100 is 28.999… and means 29.
     return int(count * fraction + 1e-9)
 
