@@ -19,7 +19,7 @@ from remnant.data.errors import DataError
 from remnant.evaluation import AccuracyMatrix
 from remnant.experiments import demonstration
 from remnant.experiments.folder import RunFolder, find_runs
-from remnant.experiments.settings import resolve
+from remnant.experiments.settings import recipe, resolve
 
 runner = CliRunner()
 FEW = ["--set", "stream.tasks=2", "--set", "training.epochs=1", "--set", "training.batch=20", "--device", "cpu"]
@@ -195,6 +195,12 @@ def test_list_methods_benchmarks_models(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(name in models for name in ("mlp", "alexnet", "lenet", "resnet18"))
 
 
+def test_the_list_says_where_a_recipe_differs_from_the_benchmarks_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert recipe("five-datasets").stream["fourth"] == "as-published"
+    assert re.search(r"^five-datasets .*MNIST again, as published", remnant("list", "benchmarks").stdout, re.MULTILINE)
+
+
 def test_list_settings_shows_what_set_can_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     keys = remnant("list", "settings", "gpm", "--benchmark", "pmnist").stdout
@@ -273,6 +279,11 @@ def test_demo_tells_forgetting_from_remembering_and_draws_it(folder: Path) -> No
     }
     assert ends["Gradient Projection Memory"] > ends["Plain fine-tuning"] + 20
     assert ends["All tasks at once (upper bound)"] > ends["Gradient Projection Memory"]
+    forgot = dict(
+        re.findall(r"^(.+): [\d.]+ % on all tasks at the end; ([\d.]+) points forgotten$", result.stdout, re.M)
+    )
+    assert float(forgot["Plain fine-tuning"]) > float(forgot["Gradient Projection Memory"])
+    assert "All tasks at once (upper bound)" not in forgot  # it learns no task before another
     assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "Picture: demo.png" in result.stdout
     assert sorted(path.name for path in folder.iterdir()) == ["demo.png"]  # nothing else is left behind

@@ -44,7 +44,7 @@ def run(out: Console, err: Console) -> None:
         forgot = (
             ""
             if result["bwt"] is None or result["bwt"] != result["bwt"]
-            else f", of which forgotten {-100 * result['bwt']:.1f} points"
+            else f"; {-100 * result['bwt']:.1f} points forgotten"
         )
         out.print(
             f"{title}: {100 * result['acc']:.1f} % on all tasks at the end{forgot}", highlight=False, soft_wrap=True
