@@ -76,7 +76,12 @@ def _command(variant: Variant) -> str:
     words = ["remnant run", quote(variant.benchmark), quote(variant.method)]
     for change in variant.changes:
         words.append("--protocol sane" if change == "sane protocol" else f"--set {quote(change)}")
-    return " ".join([*words, f"--seeds {','.join(str(seed) for seed in variant.seeds) or '5'}"])
+    return " ".join([*words, f"--seeds {_seed_list(variant.seeds)}"])
+
+
+def _seed_list(seeds: list[int]) -> str:
+    """Which seeds, as `--seeds` takes them: a number without a comma would be how many."""
+    return f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds)) or "5"
 
 
 def _seeds(runs: tuple[Run, ...]) -> Grid:

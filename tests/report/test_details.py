@@ -1,0 +1,25 @@
+"""What the report says of one variant."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from made_up import run, settings
+
+from remnant.experiments.executor import parse_seeds
+from remnant.report.details import make_details
+from remnant.report.reading import read_runs
+from remnant.report.variants import collect
+
+
+@pytest.mark.parametrize("seeds", [(0,), (7,), (0, 1), (1, 4, 9)])
+def test_the_command_that_runs_it_again_means_the_same_seeds(seeds: tuple[int, ...], tmp_path: Path) -> None:
+    for seed in seeds:
+        run(tmp_path, settings("pmnist", "gpm", ["lr=0.02"]), seed)
+    (detail,) = make_details(collect(read_runs([tmp_path])))
+    (variant,) = detail.variants
+    words = shlex.split(variant.command)
+    assert words[:-1] == ["remnant", "run", "pmnist", "gpm", "--set", "lr=0.02", "--seeds"]
+    assert parse_seeds(words[-1]) == seeds
