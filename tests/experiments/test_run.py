@@ -108,6 +108,7 @@ def test_a_run_leaves_matrix_ranks_metrics_result_and_environment(tmp_path: Path
     rows = [p.row for p in heard if p.row]
     assert rows == [tuple(matrix.values[t, : t + 1]) for t in range(3)]
     assert heard[-1].finished
+    assert heard[-1].seconds == sum(result["seconds"].values())
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Path) -> None:

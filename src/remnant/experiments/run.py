@@ -37,6 +37,7 @@ class Progress:
     row: tuple[float, ...] = ()
     note: str = ""
     finished: bool = False
+    seconds: float = 0.0  # of a finished run: what it took, with what it did before it was cut off
 
 
 Watcher = Callable[[Progress], None]
@@ -241,7 +242,8 @@ class Run:
             }
         )
         self.folder.clear_checkpoints()
-        self.watch(Progress(self.seed, matrix.tasks - 1, matrix.tasks, finished=True))
+        took = sum(self.seconds.values())
+        self.watch(Progress(self.seed, matrix.tasks - 1, matrix.tasks, finished=True, seconds=took))
 
     def _say(self, task: int, tasks: int, note: str) -> None:
         self.watch(Progress(self.seed, task, tasks, note=note))

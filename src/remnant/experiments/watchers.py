@@ -23,6 +23,7 @@ class Line:
         self.start = time.perf_counter()
         self.begun: float | None = None  # how far the run was when first heard of: a resumed one starts in the middle
         self.words: dict[str, str] = {}
+        self.over = False
 
     def hear(self, progress: Progress) -> None:
         self.words["task"] = f"{progress.task + 1}/{progress.tasks}"
@@ -40,7 +41,16 @@ class Line:
         if progress.row:
             self.words |= {"accuracy": f"{100 * sum(progress.row) / len(progress.row):.1f} %"}
         if progress.finished:
-            self.words |= {"epoch": "done", "left": f"{time.perf_counter() - self.start:.0f} s"}
+            self.words |= {"epoch": "done", "left": f"took {_duration(progress.seconds)}"}
+            self.over = True
+
+    def sentence(self) -> str:
+        """All of it in a row. What it took stands where what is left stood, and is not called that."""
+        return "  ".join(
+            self.words[column] if column == "left" and self.over else f"{column} {self.words[column]}"
+            for column in COLUMNS
+            if column in self.words
+        )
 
     def _left(self, share: float) -> str:
         if self.begun is None:
@@ -48,7 +58,11 @@ class Line:
             return "?"
         done = share - self.begun
         left = (time.perf_counter() - self.start) / done * (1 - share) if done > 0 else 0.0
-        return f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min"
+        return _duration(left)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 COLUMNS = ("task", "epoch", "loss", "accuracy", "steps/s", "left")
@@ -88,8 +102,7 @@ def watching(console: Console, *, quiet: bool, title: str, tensorboard: Path | N
         if live:
             live.update(table())
         elif not quiet and (progress.row or progress.finished):
-            words = (f"{column} {line.words[column]}" for column in COLUMNS if column in line.words)
-            say(progress.seed, "  ".join(words))
+            say(progress.seed, line.sentence())
 
     if live is None:
         yield watch
