@@ -131,6 +131,13 @@ def test_fast_steps_end_where_plain_ones_do(tmp_path: Path) -> None:
     assert accs["auto"] == pytest.approx(accs["eager"], abs=0.001)
 
 
+@pytest.mark.parametrize(("steps", "notes"), [("captured", 1), ("auto", 0), ("eager", 0)])
+def test_steps_that_cannot_be_captured_here_are_told_once(steps: str, notes: int, tmp_path: Path) -> None:
+    _, heard = run(plan("finetune", tmp_path, steps=steps))
+    said = [p.note for p in heard if p.note]
+    assert said == ["steps are not captured: CUDA graphs need a GPU, and this run is on the CPU"] * notes
+
+
 def test_running_again_does_nothing(tmp_path: Path) -> None:
     folder, _ = run(plan("finetune", tmp_path))
     before = contents(folder)

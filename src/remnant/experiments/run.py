@@ -81,6 +81,8 @@ class Run:
         if all(len(task.valid) for task in stream):
             self.validation = AccuracyMatrix(len(stream))
         first, training, matrix = self._resume(method, matrix)
+        if self.steps == "captured" and self.device.type == "cpu":
+            self._say(first, len(tasks), "steps are not captured: CUDA graphs need a GPU, and this run is on the CPU")
         exams = [self._exam(task) for task in stream[:first]]
         said = ""
         for number in range(first, len(tasks)):
