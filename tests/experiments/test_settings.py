@@ -215,8 +215,43 @@ def test_the_last_override_of_a_key_counts() -> None:
     assert resolve("pmnist", "gpm", ["lr=0.1", "lr=0.2"]).options["lr"] == 0.2
 
 
-def test_none_turns_early_stopping_off() -> None:
-    training = resolve("split-cifar100", "gpm", ["training.patience=none"]).training
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("threshold.start=0.9", "threshold.value=.8"),
+        ("threshold=.8", "threshold.step=0.01"),
+        ("threshold=.8", "threshold.layers.conv1=0.9"),
+        ("threshold={start=0.9}", "threshold.layers.*=0.9"),
+        ("training.patience=none", "training.factor=3"),
+    ],
+)
+def test_overrides_that_contradict_each_other_are_refused_in_either_order(one: str, other: str) -> None:
+    for overrides in ([one, other], [other, one]):
+        with pytest.raises(SettingsError) as error:
+            resolve("split-cifar100", "gpm", ["lr=0.1", *overrides])
+        assert str(error.value).startswith(f"--set {overrides[0]} --set {overrides[1]}: ")
+        assert str(error.value).endswith(". Give one of them.")
+
+
+def test_a_whole_table_may_come_before_its_parts_only() -> None:
+    whole, part = "threshold={start=0.9}", "threshold.step=0.01"
+    assert resolve("pmnist", "gpm", [whole, part]).options["threshold"] == {"start": 0.9, "step": 0.01}
+    with pytest.raises(SettingsError, match="the second says all of threshold and would undo the first"):
+        resolve("pmnist", "gpm", [part, whole])
+    whole, part = "layer_samples={conv1=5}", "layer_samples.conv2=6"
+    assert resolve("split-cifar100", "gpm", [whole, part]).options["layer_samples"] == {"conv1": 5, "conv2": 6}
+    with pytest.raises(SettingsError, match="the second says all of layer_samples"):
+        resolve("split-cifar100", "gpm", [part, whole])
+
+
+def test_what_was_taken_back_contradicts_nothing() -> None:
+    overrides = ["training.patience=none", "training.factor=3", "training.patience=4"]
+    assert resolve("split-cifar100", "gpm", overrides).training["patience"] == 4
+
+
+@pytest.mark.parametrize("names", [["patience"], ["patience", "factor"], ["lr_min", "factor", "patience"]])
+def test_none_turns_early_stopping_off(names: list[str]) -> None:
+    training = resolve("split-cifar100", "gpm", [f"training.{name}=none" for name in names]).training
     assert training == {"epochs": 200, "batch": 64, "evaluation_batch": 64}
 
 

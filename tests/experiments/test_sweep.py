@@ -61,13 +61,17 @@ def test_commas_inside_a_value_are_its_own() -> None:
         (["threshold.start=0.9,0.95,0.90"], "0.90 means the same run as 0.9. Give each value once"),
         (["lr=0.01,1e-2"], "1e-2 means the same run as 0.01"),
         (["samples=100,200"], "samples is in --set too"),
+        (
+            ["layer_samples={conv1=5}"],
+            "--set layer_samples.conv2=7 --over layer_samples={conv1=5}: the second says all of",
+        ),
         (["lr=0.1", "threshold.start=0.9"], "one setting at a time"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_is_wrong_is_told_before_anything_runs(over: list[str], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
-        Sweep.of("split-cifar100", "gpm", over, ["samples=50"])
+        Sweep.of("split-cifar100", "gpm", over, ["samples=50", "layer_samples.conv2=7"])
 
 
 def test_rows_hold_what_is_finished(tmp_path: Path) -> None:

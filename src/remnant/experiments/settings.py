@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
@@ -16,6 +14,7 @@ from remnant.data.errors import did_you_mean
 from remnant.experiments import catalogue, known
 from remnant.experiments.kinds import THRESHOLD_FORMS, SettingsError
 from remnant.experiments.known import Known
+from remnant.experiments.overrides import parse, refuse_contradictions, shorten, with_layer, with_part
 from remnant.experiments.recipe_file import FALLBACK, SECTIONS, PaperResult, Recipe, is_own_stream, recipe, recipe_names
 
 __all__ = [
@@ -29,6 +28,7 @@ __all__ = [
     "recipe",
     "recipe_names",
     "resolve",
+    "shorten",
 ]
 
 
@@ -153,7 +153,7 @@ class _Draft:
                 )
 
     def override(self, overrides: Sequence[str]) -> _Draft:
-        parsed = [_parse(override) for override in overrides]
+        parsed = [parse(override) for override in overrides]
         # First, because which options there are depends on it.
         for key, value, label in parsed:
             if key == "network.name":
@@ -164,8 +164,9 @@ class _Draft:
             section, name, part = self._place(key, label)
             labels[section, name] = " ".join(filter(None, (labels.get((section, name)), label)))
             old = self.values[section].get(name)
-            put = _with_part if name == "threshold" else _with_layer
+            put = with_part if name == "threshold" else with_layer
             self.values[section][name] = put(old, part, value) if part else value
+        refuse_contradictions(parsed)
         for (section, name), label in labels.items():
             self._check(section, name, label)
         return self
@@ -219,6 +220,8 @@ class _Draft:
 
     def _check(self, section: str, name: str, label: str) -> None:
         kind, default = self._known(section, name, label)
+        if name not in self.values[section]:
+            return  # went with another number of early stopping
         values, stated = self.values[section], self.base.section(section, self.method) if section in SECTIONS else {}
         if kind.optional and values[name] == "none":
             # Without one of its numbers there is no early stopping.
@@ -241,51 +244,6 @@ class _Draft:
 def _key(section: str, name: str) -> str:
     """How a person writes it: the method's own options have no section."""
     return name if section == "options" else f"{section}.{name}"
-
-
-def _parse(override: str) -> tuple[str, Any, str]:
-    """Key, value and how to name the two in a message."""
-    key, equals, text = (part.strip() for part in override.partition("="))
-    label = f"--set {shorten(key)}={shorten(text)}"
-    if not key or not equals or not text:
-        raise SettingsError(f"--set {shorten(override)}: expected key=value, for example lr=0.1 or training.epochs=1.")
-    return key, _value(text, label), label
-
-
-def shorten(text: str, most: int = 200) -> str:
-    """For a message: what it is about, not all of it."""
-    return text if len(text) <= most else f"{text[:most]}…"
-
-
-def _value(text: str, label: str) -> Any:
-    """A TOML value; also a bare word, which is a string, and numbers as people write them (.95)."""
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):  # no TOML; or too many digits, or brackets
-        parsed = {}
-    if parsed.keys() == {"value"}:
-        return parsed["value"]
-    if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
-        return float(text)
-    if re.fullmatch(r"[A-Za-z_][\w./-]*", text):
-        return text
-    raise SettingsError(f"{label}: not a value. Write 0.1, 100, true, a word, [1, 2] or {{start = 0.9, step = 0.01}}.")
-
-
-def _with_part(threshold: Any, part: str, value: Any) -> dict[str, Any]:
-    """The threshold with one part set. A part of another form starts that form afresh."""
-    name, _, pattern = part.partition(".")
-    form = next(form for form in THRESHOLD_FORMS if name in form)
-    old = threshold if isinstance(threshold, dict) else {}
-    kept = {key: old[key] for key in old if key in form}
-    # A layer's name has dots in it, so all that follows `layers.` is the pattern.
-    return {**kept, name: {**kept.get("layers", {}), pattern: value} if pattern else value}
-
-
-def _with_layer(table: Any, pattern: str, value: Any) -> dict[str, Any]:
-    """The table with one pattern of layer names set; a number there was for all layers."""
-    old = table if isinstance(table, dict) else {} if table is None else {"*": table}
-    return {**old, pattern: value}
 
 
 def _most_special_first(layer: tuple[str, float]) -> tuple[bool, int, str]:
