@@ -66,13 +66,18 @@ class MemoryReport:
         if self.tasks:
             lines.append(self._forecast())
         if self.frozen:
-            lines.append(f"Held fixed since the first task: {len(self.frozen)} parameter(s), such as {self.frozen[0]}.")
+            since = "since the first task" if self.tasks else "from the second task on"
+            lines.append(f"Held fixed {since}: {len(self.frozen)} parameter(s), such as {self.frozen[0]}.")
         return "\n".join(lines)
 
     def _forecast(self) -> str:
         tight = self.tightest
-        if not tight.capacity - tight.rank:
-            return f"{tight.name} is full: it learns no more. A lower threshold or a wider layer leaves room."
+        full = [layer.name for layer in self.layers if layer.rank == layer.capacity]
+        if full:
+            which = f"{full[0]!r} is full: it learns"
+            if len(full) > 1:
+                which = f"{full[0]!r} and {len(full) - 1} more are full: they learn"
+            return f"{which} no more. A lower threshold or a wider layer leaves room."
         if math.isinf(tight.tasks_left):
             return "Tasks like the last ones add nothing new: there is room for any number of them."
-        return f"About {tight.tasks_left:.0f} more task(s) like the last ones fit before {tight.name} is full."
+        return f"About {tight.tasks_left:.0f} more task(s) like the last ones fit before {tight.name!r} is full."

@@ -47,7 +47,9 @@ class Verification:
             )
 
     def __str__(self) -> str:
-        width = max(5, *(len(x.name) for x in self.layers)) if self.layers else 5
+        if not self.layers:
+            return "No task is remembered yet, so there is nothing that could have moved."
+        width = max(5, *(len(x.name) for x in self.layers))
         lines = [f"{'layer':<{width}}  leak      drift"]
         for x in self.layers:
             drift = "–" if x.drift is None else f"{x.drift:.1e}"

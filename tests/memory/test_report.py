@@ -1,0 +1,38 @@
+"""What a memory says of itself: every full layer counted, nothing claimed before it is so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from remnant import GPM
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 3), nn.Linear(3, 2))
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.parametrize(
+    ("full", "said"),
+    [
+        (["0"], "'0' is full: it learns no more"),
+        (["0", "2"], "'0' and 1 more are full: they learn no more"),
+        (["2", "3", "0"], "'0' and 2 more are full: they learn no more"),
+    ],
+)
+def test_the_forecast_counts_every_full_layer(model: nn.Module, full: list[str], said: str) -> None:
+    memory = GPM(model, threshold=dict.fromkeys(full, 1.0) | {"*": 0.1})
+    memory.consolidate(torch.randn(50, 4))
+    assert said in str(memory.report())
+
+
+def test_before_the_first_task_nothing_is_said_to_be_held(model: nn.Module) -> None:
+    memory = GPM(model, threshold=0.5)
+    assert "Held fixed from the second task on: 2 parameter(s)" in str(memory.report())
+    assert str(memory.verify()) == "No task is remembered yet, so there is nothing that could have moved."
+    memory.consolidate(torch.randn(50, 4))
+    assert "Held fixed since the first task: 2 parameter(s)" in str(memory.report())
+    assert str(memory.verify()).startswith("layer ")
