@@ -154,3 +154,11 @@ def test_a_state_dict_can_be_taken_over_and_does_not_follow_the_memory(memory: G
     assert same(state, kept)
     memory.load_state_dict(state)
     assert same(memory.state_dict(), kept)
+
+
+def test_a_place_that_cannot_be_written_is_named_as_the_caller_wrote_it(memory: GPM, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"memory\.st cannot be written: there is no folder .*/nowhere\. Make"):
+        memory.save(tmp_path / "nowhere" / "memory.st")
+    with pytest.raises(IsADirectoryError, match=r"is a folder\. Name the file"):
+        memory.save(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -19,6 +19,10 @@ KEY = "remnant.memory"
 
 def write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Written beside its place and renamed into it: a file is whole or not there."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder. Name the file to write: {path / 'memory.safetensors'}, say.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
     data = to_bytes(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, {KEY: json.dumps(header)}
     )
