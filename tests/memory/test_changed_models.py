@@ -71,6 +71,7 @@ def test_a_parameter_replaced_after_creation_is_noticed(memory: GPM, net: Net, r
         lambda: memory.attach(adamw(net)),
         lambda: memory.state_dict(),
         lambda: memory.load_state_dict({}),
+        memory.verify,
     ):
         with pytest.raises(RuntimeError, match=rf"'{replaced}.*replaced"):
             use()

@@ -13,13 +13,19 @@ from .precision import full_precision_is_set
 
 Project = Callable[[set[Tensor]], None]
 Restore = Callable[[set[Tensor], bool], None]
+Check = Callable[[Optimizer], None]
 
 
 class Attachment:
-    """Projects the gradient before each step and puts the weights back after it."""
+    """Projects the gradient before each step and puts the weights back after it.
 
-    def __init__(self, optimizer: Optimizer, project: Project, restore: Restore) -> None:
-        self.optimizer, self._project, self._restore = optimizer, project, restore
+    `check` refuses an optimiser that trains what nothing protects. It is asked before a step takes such a parameter along
+    for the first time: one of a new group, or one that was frozen until now.
+    """
+
+    def __init__(self, optimizer: Optimizer, project: Project, restore: Restore, check: Check) -> None:
+        self.optimizer, self._project, self._restore, self._check = optimizer, project, restore, check
+        self.look()
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -29,11 +35,19 @@ class Attachment:
     def parameters(self) -> set[Tensor]:
         return {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
 
+    def look(self) -> None:
+        """Checks what the optimiser trains now, and notes what it does not train yet."""
+        self._check(self.optimizer)
+        self._groups = len(self.optimizer.param_groups)
+        self._asleep = [parameter for parameter in self.parameters if not parameter.requires_grad]
+
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(optimizer.param_groups) != self._groups or any(p.requires_grad for p in self._asleep):
+            self.look()
         # args[0] is the optimiser; a closure computes gradients inside the step, so it is the closure that must project.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .discovery import Plan, Selection, clean
@@ -27,22 +27,29 @@ def check_model(model: nn.Module, plan: Plan) -> None:
             )
 
 
-def check_optimizer(optimizer: Optimizer, model: nn.Module, plan: Plan, selection: Selection) -> None:
-    """It must train what is protected, and nothing that should be and is not."""
+def check_trains_protected(optimizer: Optimizer, plan: Plan) -> None:
     held = {p for group in optimizer.param_groups for p in group["params"]}
-    ours = {p for weight in plan.weights for p in weight.parameters} | set(plan.frozen.values())
-    if not held & ours:
+    if not held & _ours(plan):
         raise ValueError(
             "This optimizer holds none of the protected weights. Build it from the parameters of the model the memory "
             "was made for (after any wrapper that replaces them), then attach it."
         )
-    known = ours | set(plan.free.values())
+
+
+def check_nothing_open(optimizer: Optimizer, model: nn.Module, plan: Plan, selection: Selection) -> None:
+    """It must train nothing that should be protected and is not: a layer that came or was unfrozen later."""
+    held = {p for group in optimizer.param_groups for p in group["params"]}
+    known = _ours(plan) | set(plan.free.values())
     for name, parameter in model.named_parameters():
         if parameter in held and parameter.requires_grad and parameter not in known and clean(name) in selection:
             raise ValueError(
                 f"{name!r} was not there or not trainable when the memory was made, so it is not protected. Exclude it "
                 "by a pattern (a new head may come at any time under one), or make a new memory."
             )
+
+
+def _ours(plan: Plan) -> set[Tensor]:
+    return {p for weight in plan.weights for p in weight.parameters} | set(plan.frozen.values())
 
 
 def warn_of_full(layers: Sequence[str]) -> None:

@@ -106,11 +106,20 @@ class GPM:
         if any(attachment.optimizer is optimizer for attachment in self._attached):
             return optimizer
         checks.check_model(self.model, self._plan)
-        checks.check_optimizer(optimizer, self.model, self._plan, self._selection)
-        self._attached.append(Attachment(optimizer, self._project, self._restore))
+        checks.check_trains_protected(optimizer, self._plan)
+        self._attached.append(Attachment(optimizer, self._project, self._restore, self._check_nothing_open))
         if self.tasks:
             self._hold_norms()
         return optimizer
+
+    def _check_nothing_open(self, optimizer: Optimizer) -> None:
+        checks.check_nothing_open(optimizer, self.model, self._plan, self._selection)
+
+    def _check_model(self) -> None:
+        """The model and what trains it, as they are now: each may have changed since it was looked at last."""
+        checks.check_model(self.model, self._plan)
+        for attachment in self._attached:
+            attachment.look()
 
     def detach(self, optimizer: Optimizer | None = None) -> None:
         """Undoes attach: for this optimizer, or for all. Once none is left, normalisation layers train again."""
@@ -219,7 +228,7 @@ class GPM:
         batch)`: how to call the model, where model(batch), model(batch[0]) or model(**batch) is not it. Returns how many
         directions each layer gained. All or nothing: an error leaves the memory as it was.
         """
-        checks.check_model(self.model, self._plan)
+        self._check_model()
         weights = self._plan.weights
         thresholds = {weight.name: self._threshold(weight.name, self.tasks) for weight in weights}
         grams = consolidation.gather(
@@ -280,6 +289,7 @@ class GPM:
 
         Raises LeakError where a layer's leak is beyond the tolerance and beyond what its number type can hold.
         """
+        self._check_model()
         grams = None
         if batches is not None:
             stream = batch_streams.stream(batches)
