@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from remnant.experiments import drift as recorded
-from remnant.experiments.executor import Plan, execute, unfinished
+from remnant.experiments.executor import Plan, execute
 from remnant.experiments.folder import RunFolder
+from remnant.experiments.resuming import unfinished
 from remnant.experiments.run import Progress
 from remnant.experiments.settings import resolve
 
@@ -109,7 +110,7 @@ def test_cut_off_anywhere_it_records_the_same(tmp_path: Path, own: bool) -> None
     for moment, until in MOMENTS.items():
         broken = plan(tmp_path / moment.replace(" ", "-"), own=own)
         cut(broken, until)
-        (resumed,) = unfinished(broken.root, "cpu", 1)  # as `remnant resume` goes on: it is told nothing
+        ((resumed,), _) = unfinished(broken.root, "cpu", 1)  # as `remnant resume` goes on: it is told nothing
         folder, notes = run(resumed)
         assert any("resumed at" in note for note in notes), moment
         assert (folder.path / "drift.json").read_bytes() == drift, moment

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from remnant.evaluation import average_accuracy, backward_transfer, learning_accuracy
-from remnant.experiments.executor import Plan, execute, parse_seeds, pick_device, unfinished
+from remnant.experiments.executor import Plan, execute, parse_seeds, pick_device
 from remnant.experiments.folder import RunError, RunFolder
+from remnant.experiments.resuming import unfinished
 from remnant.experiments.run import Progress
 from remnant.experiments.settings import resolve
 
@@ -290,13 +291,13 @@ def test_seeds_that_were_run_alike_are_resumed_together(tmp_path: Path) -> None:
     for seed, how in ((0, {"tf32": False}), (2, {"tf32": False}), (1, {"checkpoint_every": 3})):
         plan("finetune", tmp_path, **how).folder(seed)  # killed before it began
     RunFolder.create(tmp_path, plan("gpm", tmp_path).settings, 5)  # does not say how
-    plans = {p.seeds: p for p in unfinished(tmp_path, "cpu", 1, deterministic=None)}
+    plans = {p.seeds: p for p in unfinished(tmp_path, "cpu", 1, deterministic=None).plans}
     assert plans.keys() == {(0, 2), (1,), (5,)}
     assert (plans[0, 2].deterministic, plans[0, 2].tf32, plans[0, 2].checkpoint_every) == (True, False, 20)
     assert (plans[1,].deterministic, plans[1,].tf32, plans[1,].checkpoint_every) == (True, True, 3)
     assert (plans[5,].deterministic, plans[5,].tf32, plans[5,].checkpoint_every) == (False, True, 20)
     assert plans[0, 2].root == tmp_path.resolve()
-    (only,) = unfinished(tmp_path / "permuted-digits" / "gpm", "cpu", 1, deterministic=True, checkpoint_every=1)
+    ((only,), _) = unfinished(tmp_path / "permuted-digits" / "gpm", "cpu", 1, deterministic=True, checkpoint_every=1)
     assert (only.deterministic, only.checkpoint_every, only.settings.method) == (True, 1, "gpm")
     with pytest.raises(RunError, match="holds no run"):
         unfinished(tmp_path / "nowhere", "cpu", 1)

@@ -20,11 +20,16 @@ def told_plainly() -> Iterator[None]:
     try:
         yield
     except (DataError, RunError, SettingsError, OSError) as error:
-        err.print(f"[red]Error:[/red] {plain(str(error))}", soft_wrap=True, highlight=False)
+        tell(str(error))
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         err.print("Interrupted.")
         raise typer.Exit(130) from None
+
+
+def tell(trouble: str) -> None:
+    """What went wrong, where the command goes on or ends."""
+    err.print(f"[red]Error:[/red] {plain(trouble)}", soft_wrap=True, highlight=False)
 
 
 def plain(text: str) -> str:

@@ -1,5 +1,6 @@
 """Commands that make runs and read them."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from .app import app
-from .console import err, out, plain, told_plainly
+from .console import err, out, plain, tell, told_plainly
 
 if TYPE_CHECKING:
     from ..experiments.executor import Plan
@@ -77,15 +78,17 @@ def resume(
 ) -> None:
     """Go on with runs that were cut off, in the way they were run."""
     with told_plainly():
-        from ..experiments.executor import unfinished
+        from ..experiments.resuming import unfinished
 
-        plans = unfinished(
+        plans, troubles = unfinished(
             path, device, parallel, deterministic=deterministic, tf32=tf32, checkpoint_every=checkpoint_every
         )
-        if not plans:
+        for trouble in troubles:
+            tell(trouble)
+        if not plans and not troubles:
             words = f"Nothing to resume in {path}: every run there is finished."
             out.print(words, soft_wrap=True, highlight=False, markup=False)
-    if not _each(plans, lambda plan: _execute(plan, quiet, None)):
+    if not _each(plans, lambda plan: _execute(plan, quiet, None)) or troubles:
         raise typer.Exit(1)
 
 
@@ -140,6 +143,9 @@ def _each(parts: Sequence[Part], do: Callable[[Part], object]) -> bool:
         except typer.Exit as ended:
             if ended.exit_code != 1:
                 raise
+            well = False
+        except Exception:  # a mistake in the code, a method's most likely: whoever wrote it wants to see all of it
+            traceback.print_exc()
             well = False
     return well
 
@@ -218,18 +224,23 @@ def keep(
     """Copy the small files of finished runs (matrices, settings, timings; no checkpoints) for safe keeping."""
     with told_plainly():
         from ..experiments import times
-        from ..experiments.folder import RunError, find_runs, keep_results
+        from ..experiments.folder import RunError, keep_results, readable_runs
 
         if not runs.is_dir():
             raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
         if results.exists() and results.samefile(runs):
             raise RunError(f"The runs are in {runs} already: name another folder to keep them in.")
-        finished = [found for found in find_runs(runs) if found.finished]
+        readable, troubles = readable_runs(runs)
+        for trouble in troubles:
+            tell(trouble)
+        finished = [found for found in readable if found.finished]
         for found in finished:
             keep_results(found, results)
         timed = times.keep(runs, results)
         words = f"Kept {len(finished)} run(s)" + (f" and the times of {timed} benchmark(s)" if timed else "")
         out.print(f"{words} in {results}.", soft_wrap=True, highlight=False, markup=False)
+    if troubles:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -17,7 +17,7 @@ import torch
 
 from remnant.training import STEPS
 
-from .folder import RunError, RunFolder, find_runs
+from .folder import RunError, RunFolder
 from .run import Progress, Run, Watcher
 from .settings import Settings, shorten
 from .turns import take_turns
@@ -96,7 +96,7 @@ def execute(plan: Plan, watch: Watcher) -> list[RunFolder]:
     device = pick_device(plan.device)
     prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
     folders = {seed: plan.folder(seed) for seed in plan.seeds}
-    todo = [seed for seed, folder in folders.items() if not _done(folder)]
+    todo = [seed for seed, folder in folders.items() if not done(folder)]
     if todo and device.type == "cuda":
         parallel = plan.parallel or len(todo)
         for start in range(0, len(todo), parallel):
@@ -218,55 +218,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(range(numbers[0]))
 
 
-def unfinished(path: Path, device: str, parallel: int, **asked: Any) -> list[Plan]:
-    """Plans for every run below a folder that has no result yet, seeds of the same settings together.
-
-    Each goes on as it was carried out before, but for what is `asked` (of EXECUTION; None: as before).
-    """
-    found = find_runs(path)
-    if not found:
-        raise RunError(f"{path} holds no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
-    together: dict[tuple[Any, ...], list[RunFolder]] = {}
-    for folder in found:
-        if not _done(folder):
-            _unchanged(folder)
-            execution = {**(folder.execution() or {}), **{k: v for k, v in asked.items() if v is not None}}
-            how = tuple((name, execution[name]) for name in EXECUTION if name in execution)
-            together.setdefault((_root(folder), folder.path.parent, how), []).append(folder)
-    return [
-        Plan(
-            Settings.from_dict(folders[0].settings),
-            tuple(sorted(folder.seed for folder in folders)),
-            root,
-            device,
-            parallel,
-            **dict(how),
-        )
-        for (root, _, how), folders in together.items()
-    ]
-
-
-def _done(folder: RunFolder) -> bool:
+def done(folder: RunFolder) -> bool:
     """Whether it has its result; checkpoints that a kill just after that left behind are removed."""
     if folder.finished:
         folder.clear_checkpoints()
     return folder.finished
-
-
-def _unchanged(folder: RunFolder) -> None:
-    """Refuses settings that were edited: they are another run's, which would begin anew in another folder."""
-    if Settings.from_dict(folder.settings).digest != folder.digest:
-        raise RunError(
-            f"The settings in {folder.path} are not those the run began with (were they edited?). Put them back, "
-            "or start a run with the new ones: remnant run … --set …"
-        )
-
-
-def _root(folder: RunFolder) -> Path:
-    """The folder of all runs that this one is in."""
-    path = folder.path.resolve()
-    parts = folder.place.parts
-    root = Path(*path.parts[: -len(parts)])
-    if path.parts[-len(parts) :] != parts:
-        raise RunError(f"{folder.path} was moved: a run is resumed where it was made, in a folder …/{folder.place}.")
-    return root

@@ -18,11 +18,12 @@ from .lock import exclusive
 from .metrics_log import MetricsLog
 from .place import place
 
-__all__ = ["RunError", "RunFolder", "find_runs", "keep_results"]
+__all__ = ["RunError", "RunFolder", "find_runs", "keep_results", "readable_runs"]
 
 SETTINGS, ENVIRONMENT, ACCURACY = "settings.json", "environment.json", "accuracy.csv"
 RANKS, RESULT, METRICS, LOCK = "ranks.json", "result.json", "metrics.jsonl", ".lock"
 EXECUTION, DRIFT = "execution.json", "drift.json"
+ABOUT: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}  # in SETTINGS
 SMALL = (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT)
 
 
@@ -93,11 +94,14 @@ class RunFolder:
         path = Path(path)
         about = read_json(path / SETTINGS) if path.is_dir() else None
         if about is None:
-            below = [run.path for run in find_runs(path)[:1]]
+            below = [run.path for run in readable_runs(path)[0][:1]]
             hint = f"There are runs further down, such as {below[0]}." if below else "A run's folder is called seed<k>."
             raise RunError(f"{path} is not a run: it has no {SETTINGS}. {hint}")
-        if missing := {"benchmark", "method", "digest", "seed", "settings"} - set(about):
+        if missing := ABOUT.keys() - about.keys():
             raise RunError(f"{path / SETTINGS} is not a run's: it lacks {', '.join(sorted(missing))}.")
+        for name, kind in ABOUT.items():
+            if type(about[name]) is not kind:
+                raise RunError(f"{path / SETTINGS}: {name} is {about[name]!r}, which it cannot be.")
         return cls(path, about)
 
     @property
@@ -187,9 +191,23 @@ class RunFolder:
 
 def find_runs(root: Path) -> list[RunFolder]:
     """Every run at or under `root` (of `runs/` or of `results/`), ordered by place and then by seed."""
+    found, troubles = readable_runs(root)
+    if troubles:
+        raise RunError(troubles[0])
+    return found
+
+
+def readable_runs(root: Path) -> tuple[list[RunFolder], list[str]]:
+    """The same, of those that can be read; and what is wrong with the others, a sentence each."""
     root = Path(root)
     folders = [root] if (root / SETTINGS).is_file() else [path.parent for path in root.rglob(f"seed*/{SETTINGS}")]
-    return sorted((RunFolder.open(folder) for folder in folders), key=lambda run: (run.path.parent, run.seed))
+    found, troubles = [], []
+    for folder in sorted(folders):
+        try:
+            found.append(RunFolder.open(folder))
+        except RunError as error:
+            troubles.append(str(error))
+    return sorted(found, key=lambda run: (run.path.parent, run.seed)), troubles
 
 
 def keep_results(run: RunFolder, target: Path) -> Path:

@@ -1,0 +1,114 @@
+"""`remnant resume` and `keep` where some folders are not as they should be: those are named, the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("typer")
+from typer.testing import CliRunner
+
+from remnant.cli import app
+from remnant.experiments.folder import RunFolder, find_runs
+from remnant.experiments.settings import resolve
+
+runner = CliRunner()
+FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
+OWN = """
+import torch
+from remnant.data import Stream
+
+def stream(seed):
+    return {"a": Stream}["b"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    torch.use_deterministic_algorithms(False)
+
+
+def remnant(*words: str, code: int) -> Any:
+    result = runner.invoke(app, list(words))
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def never_begun(benchmark: str, method: str, *overrides: str) -> RunFolder:
+    return RunFolder.create(Path("runs"), resolve(benchmark, method, overrides), 0)
+
+
+def damage(run: RunFolder) -> None:
+    (run.path / "settings.json").write_text('{"benchmark": ')
+
+
+def retype(run: RunFolder) -> None:
+    file = run.path / "settings.json"
+    file.write_text(file.read_text().replace('"seed": 0', '"seed": "0"'))
+
+
+def no_options(run: RunFolder) -> None:
+    file = run.path / "settings.json"
+    file.write_text(file.read_text().replace('"stream": {', '"stream": 5, "x": {', 1))
+
+
+def edit(run: RunFolder) -> None:
+    file = run.path / "settings.json"
+    file.write_text(file.read_text().replace('"lr": 0.05', '"lr": 0.5'))
+
+
+def damage_execution(run: RunFolder) -> None:
+    (run.path / "execution.json").write_text("[")
+
+
+@pytest.mark.parametrize("spoil", [damage, retype, no_options, edit, damage_execution])
+def test_a_folder_that_cannot_be_read_is_named_and_the_others_go_on(spoil: Callable[[RunFolder], None]) -> None:
+    bad = never_begun("permuted-digits", "ewc", *FEW)
+    good = never_begun("permuted-digits", "finetune", *FEW)
+    spoil(bad)
+    result = remnant("resume", "runs", "--device", "cpu", code=1)
+    assert result.stderr.count("Error: ") == 1
+    assert str(bad.path) in result.stderr
+    assert "Traceback" not in result.output
+    assert good.finished
+    assert "Nothing to resume" not in remnant("resume", "runs", code=1).output
+
+
+def test_a_stream_that_fails_is_told_with_its_place_and_the_others_go_on(folder: Path) -> None:
+    (folder / "own.py").write_text(OWN)
+    never_begun("own.py:stream", "finetune")
+    good = never_begun("permuted-digits", "finetune", *FEW)
+    result = remnant("resume", "runs", "--device", "cpu", code=1)
+    assert "own.py:stream could not be made: KeyError: 'b' (own.py, line 6)." in result.stderr
+    assert "Traceback" not in result.output
+    assert good.finished
+
+
+def test_a_mistake_in_the_code_is_shown_whole_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*_: object) -> None:
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr("remnant.methods.ewc.EWC.start", mistaken)
+    never_begun("permuted-digits", "ewc", *FEW)
+    good = never_begun("permuted-digits", "finetune", *FEW)
+    result = remnant("resume", "runs", "--device", "cpu", code=1)
+    assert "Traceback" in result.stderr
+    assert "TypeError: a mistake" in result.stderr
+    assert good.finished
+
+
+def test_keep_keeps_the_others() -> None:
+    remnant("run", "permuted-digits", "finetune", *(w for o in FEW for w in ("--set", o)), "--device", "cpu", code=0)
+    bad = never_begun("permuted-digits", "ewc", *FEW)
+    damage(bad)
+    result = remnant("keep", "kept", code=1)
+    assert f"{bad.path / 'settings.json'} is damaged" in result.stderr
+    assert "Kept 1 run(s) in kept." in result.stdout
+    assert len(find_runs(Path("kept"))) == 1
