@@ -17,7 +17,7 @@ pytest.importorskip("typer")
 import remnant
 from remnant import data
 from remnant.data import BENCHMARKS
-from remnant.experiments import catalogue
+from remnant.experiments import catalogue, known
 from remnant.experiments.known import networks, options_of
 from remnant.experiments.settings import describe, recipe, recipe_names, resolve
 from remnant.memory.subspace import RANK_RULES
@@ -72,11 +72,13 @@ def test_every_public_name_is_there(package: object) -> None:
         _ = package.no_such  # type: ignore[attr-defined]
 
 
-def test_the_lists_are_those_of_the_code() -> None:
+def test_the_lists_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(m.name, m.summary) for m in catalogue.methods()} == {(name, first_line(m)) for name, m in METHODS.items()}
     assert [(m.name, m.summary) for m in catalogue.models()] == [(name, first_line(m)) for name, m in MODELS.items()]
     expected = {(name, entry.summary, entry.datasets) for name, entry in BENCHMARKS.items()}
     assert {tuple(entry) for entry in catalogue.benchmarks()} == expected
+    monkeypatch.delitem(sys.modules, "remnant.methods")
+    assert known.methods() == METHODS.keys()
 
 
 def test_options_in_the_source_are_those_of_the_code() -> None:

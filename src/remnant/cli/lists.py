@@ -39,7 +39,7 @@ def list_models() -> None:
 @listing.command("settings")
 def list_settings(
     method: Annotated[str, typer.Argument(help="A method.")],
-    benchmark: Annotated[str | None, typer.Option(help="With this benchmark's values.")] = None,
+    benchmark: Annotated[str | None, typer.Option(help="With its values; else those for one's own streams.")] = None,
 ) -> None:
     """Every setting that --set can change."""
     with told_plainly():

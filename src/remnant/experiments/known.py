@@ -81,6 +81,12 @@ BOUNDS: dict[str, Kind] = {
 SEEDED = {("cifar100-superclass", "order"): 5}
 
 
+def methods() -> set[str]:
+    """The names of all methods. Once they are loaded they are asked themselves: one may have been added."""
+    loaded = sys.modules.get("remnant.methods")
+    return {entry.name for entry in catalogue.methods()} if loaded is None else set(loaded.METHODS)
+
+
 def method_settings(recipe: Recipe, method: str) -> dict[str, Known]:
     return {key: Known(OPTIONS.get(key) or like(value)) for key, value in recipe.methods[method].items()}
 

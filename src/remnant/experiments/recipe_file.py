@@ -50,6 +50,11 @@ class Recipe:
     own: dict[str, dict[str, dict[str, Any]]]  # where a method differs from the rest: [methods.NAME.training]
     without: dict[str, str]  # methods that make no sense here, and why
 
+    @property
+    def file(self) -> str:
+        """The name of the file it is read from."""
+        return f"{FALLBACK if is_own_stream(self.benchmark) else self.benchmark}.toml"
+
     def section(self, name: str, method: str) -> dict[str, Any]:
         """The stream, network or training of a method."""
         return {**getattr(self, name), **self.own.get(method, {}).get(name, {})}

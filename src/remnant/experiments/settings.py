@@ -11,9 +11,10 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from remnant.data.errors import did_you_mean
-from remnant.experiments import catalogue, known
+from remnant.experiments import known
 from remnant.experiments.kinds import THRESHOLD_FORMS, SettingsError
 from remnant.experiments.known import Known
+from remnant.experiments.no_method import not_on, not_without_benchmark
 from remnant.experiments.overrides import parse, refuse_contradictions, shorten, with_layer, with_part
 from remnant.experiments.recipe_file import FALLBACK, SECTIONS, PaperResult, Recipe, is_own_stream, recipe, recipe_names
 
@@ -104,18 +105,17 @@ def resolve(benchmark: str, method: str, overrides: Sequence[str] = (), protocol
 
 def describe(benchmark: str | None, method: str) -> list[Setting]:
     """Every setting one can change, with what it is and what it may be; `None` describes a stream without a recipe."""
-    base = recipe(benchmark or f"{FALLBACK}.py:stream")
+    base = recipe(benchmark or f"{FALLBACK}.py:stream", "paper")
     if benchmark is None and method not in base.methods:
-        raise SettingsError(f"No method called '{method}'. {did_you_mean(method, base.methods)}")
+        raise not_without_benchmark(base, method)
     draft = _Draft(base, method, "paper")
-    file = f"{FALLBACK if is_own_stream(base.benchmark) else base.benchmark}.toml"
     owners = {"stream": base.benchmark, "network": draft.values["network"]["name"], "training": "training"}
     lines = []
     for section, settings in draft.known.items():
         for name, (kind, default) in settings.items():
             stated = name in draft.values[section]
             value = draft.values[section][name] if stated else default
-            source = file if stated else f"default of {owners.get(section, method)}"
+            source = base.file if stated else f"default of {owners.get(section, method)}"
             lines.append(Setting(_key(section, name), value, kind.words, source))
     return lines
 
@@ -125,14 +125,7 @@ class _Draft:
 
     def __init__(self, base: Recipe, method: str, protocol: str) -> None:
         if method not in base.methods:
-            has = ", ".join(sorted(base.methods))
-            near = get_close_matches(method, base.methods, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            if method in base.without:
-                hint = f" {base.without[method]}"
-            elif catalogue.needs_task(method):
-                hint = f" {method} must be told the task at test time: it runs on streams with a head per task."
-            raise SettingsError(f"{base.benchmark} has no method '{method}'.{hint} {base.benchmark} has: {has}.")
+            raise not_on(base, method)
         self.base, self.method, self.protocol = base, method, protocol
         self.values: dict[str, dict[str, Any]] = {
             "options": deepcopy(base.methods[method]),
@@ -213,9 +206,10 @@ class _Draft:
         own = keys[key if key in SECTIONS else section]
         near = _nearest(key, own) or _nearest(key, [each for others in keys.values() for each in others])
         hint = f"Did you mean '{near}'?" if near else f"There are: {', '.join(own)}."
+        here = "" if is_own_stream(self.base.benchmark) else f" --benchmark {self.base.benchmark}"
         return SettingsError(
             f"{label}: no such setting of {owner.get(section, self.method)}. {hint}"
-            f"  (remnant list settings {self.method} shows all.)"
+            f"  (remnant list settings {self.method}{here} shows all.)"
         )
 
     def _check(self, section: str, name: str, label: str) -> None:
