@@ -79,6 +79,24 @@ def test_a_machine_without_the_kernel_takes_slower_steps_and_says_why(monkeypatc
     assert trainer.fallback == "an epoch is not one kernel: The CUDA compiler library (libnvrtc) was not found."
 
 
+def test_others_may_go_while_the_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is handed out as what whoever drives several runs calls in another thread."""
+    made: list[int] = []
+    monkeypatch.setattr("remnant.training.fused.fits", lambda *_: True)
+    monkeypatch.setattr("remnant.training.fused.MlpKernel", lambda chain, rows: made.append(rows))
+    method, data = learner("gpm", "cpu"), split("cpu")
+    method.start(0)
+    steps = Trainer(Schedule(lr=0.05, epochs=1, batch=10)).steps_of(method, Task("one", 10, data, data, data))
+    start = next(steps)
+    assert made == []
+    assert start is not None
+    start()
+    assert 10 in made
+    with pytest.raises(StopIteration) as over:
+        next(steps)
+    assert isinstance(over.value.value, FusedSteps)
+
+
 def test_the_kernel_gets_rows_as_it_reads_them_whatever_the_method_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     class Backwards(METHODS["finetune"]):  # type: ignore[misc]
         def order(self, train: Split, batch: int) -> Tensor:
@@ -97,8 +115,9 @@ def test_the_kernel_gets_rows_as_it_reads_them_whatever_the_method_gives(monkeyp
 
     monkeypatch.setattr("remnant.training.fused.MlpKernel", Reader)
     method = Backwards(build("mlp", input_shape=SHAPE, classes=10, seed=1), lr=0.05)
-    for _ in FusedSteps(method, split("cpu", rows=27), 10).epoch():
-        pass
+    steps = FusedSteps(method, split("cpu", rows=27), 10)
+    steps.compile()
+    list(steps.epoch())
     assert [len(order) for order in taken] == [20, 7]
     assert torch.equal(torch.cat(taken), torch.arange(26, -1, -1))
 
@@ -111,6 +130,8 @@ def two_epochs(kind: Any, method: Method, data: Split, batch: int, *, first: boo
         method.finish(0, data)
         method.start(1)
     steps = kind(method, data, batch)
+    if isinstance(steps, FusedSteps):
+        steps.compile()
     for _ in range(2):
         for start in steps.epoch():
             if start is not None:

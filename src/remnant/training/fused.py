@@ -9,6 +9,7 @@ from remnant.methods import Method
 from remnant.models import MLP
 
 from .chain import Chain, is_chain
+from .cuda_program import KernelError
 from .mlp_kernel import MOST_CLASSES, MOST_INPUTS, MOST_ROWS, WIDEST, MlpKernel
 from .work import Work, rows_seen
 
@@ -30,16 +31,28 @@ def fits(method: Method, batch: int) -> bool:
 
 
 class FusedSteps:
-    """The same steps as EagerSteps', in another order of additions. KernelError where this machine has no such kernel."""
+    """The same steps as EagerSteps', in another order of additions, once `compile` has been called.
+
+    `missing` then says why this machine has no such kernel, where it has none.
+    """
 
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         self.method, self.train, self.batch = method, train, batch
-        chain = Chain(method, train)
-        self.rows = rows_seen(len(chain.y), batch)
+        self.chain = Chain(method, train)
+        self.rows = rows_seen(len(self.chain.y), batch)
         self.count = -(-self.rows // batch)
-        self.loss = torch.zeros((), device=chain.x.device)
+        self.loss = torch.zeros((), device=self.chain.x.device)
         self.whole = self.rows // batch * batch
-        self.kernels = {rows: MlpKernel(chain, rows) for rows in {min(batch, self.rows), self.rows - self.whole} - {0}}
+        self.kernels: dict[int, MlpKernel] = {}
+        self.missing: KernelError | None = None
+
+    def compile(self) -> None:
+        """Takes seconds, the first time: for a thread of its own."""
+        try:
+            for rows in {min(self.batch, self.rows), self.rows - self.whole} - {0}:
+                self.kernels[rows] = MlpKernel(self.chain, rows)
+        except KernelError as error:
+            self.missing = error
 
     def epoch(self) -> Work:
         self.loss.zero_()

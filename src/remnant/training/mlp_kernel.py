@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -42,7 +43,8 @@ class MlpKernel:
             )
         self.chain, self.batch = chain, batch
         self.projections = [None if each is None else each.contiguous() for each in chain.projections]
-        compiled = _compiled(tuple(sizes.items()), device)
+        with _one_at_a_time:  # those who want the same wait for it
+            compiled = _compiled(tuple(sizes.items()), device)
         if isinstance(compiled, KernelError):
             raise compiled
         self.kernel = compiled
@@ -53,6 +55,9 @@ class MlpKernel:
         data = (chain.x, chain.inputs, chain.y, order)
         steps = len(order) // self.batch
         self.kernel.launch(CLUSTER, THREADS, *data, *chain.weights, *self.projections, lr, loss, steps)
+
+
+_one_at_a_time = threading.Lock()
 
 
 @cache

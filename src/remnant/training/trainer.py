@@ -15,7 +15,6 @@ from remnant.methods import Method
 
 from . import by_hand, fused
 from .by_hand import HandwrittenSteps
-from .cuda_program import KernelError
 from .evaluation import Validation
 from .fused import FusedSteps
 from .schedule import Schedule, Stopping
@@ -120,14 +119,15 @@ class Trainer:
         record = method.device.type == "cuda" and not isinstance(steps, EagerSteps)
         return Validation(method, method.validation(number, task.valid), self.schedule.evaluation_batch, record=record)
 
-    def steps_of(self, method: Method, task: Task) -> Generator[None, None, Steps]:
+    def steps_of(self, method: Method, task: Task) -> Generator[Start | None, None, Steps]:
         """The fastest there are, ready to go. Yields where others may go meanwhile."""
         batch = self.schedule.batch
         if self.steps == "auto" and fused.fits(method, batch):
-            try:
-                return FusedSteps(method, task.train, batch)
-            except KernelError as error:
-                self.fallback = f"an epoch is not one kernel: {error}"
+            fused_steps = FusedSteps(method, task.train, batch)
+            yield fused_steps.compile
+            if fused_steps.missing is None:
+                return fused_steps
+            self.fallback = f"an epoch is not one kernel: {fused_steps.missing}"
         if self.steps == "auto" and by_hand.fits(method):
             return HandwrittenSteps(method, task.train, batch)
         if self.steps != "eager" and task.train.x.device.type == "cuda":

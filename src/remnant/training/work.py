@@ -19,13 +19,15 @@ Work = Iterator[Start | None]
 T = TypeVar("T")
 
 
-def at_once(work: Generator[None, None, T]) -> T:
+def at_once(work: Generator[Start | None, None, T]) -> T:
     """What it gives in the end, for those who have nobody else to let go meanwhile."""
     while True:
         try:
-            next(work)
+            start = next(work)
         except StopIteration as over:
             return cast(T, over.value)
+        if start is not None:
+            start()
 
 
 class Steps(Protocol):
