@@ -39,3 +39,10 @@ def test_on_a_terminal_it_stands_under_what_is_left() -> None:
 
 def test_long_runs_are_told_in_minutes() -> None:
     assert heard(Progress(0, 1, 2, finished=True, seconds=3600.0)).endswith("took 60 min\n")
+
+
+def test_what_is_said_of_a_run_that_is_not_under_way_has_no_line_among_those_that_are() -> None:
+    said = heard(Progress(5, note="a note"), Progress(3, 0, 2), terminal=True)
+    assert "seed 5: a note" in said
+    assert re.search(r"\b3 +1/2", said)
+    assert "1/0" not in said

@@ -7,7 +7,7 @@ import os
 import queue as queues
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -92,11 +92,34 @@ def pick_device(wanted: str) -> torch.device:
 
 
 def execute(plan: Plan, watch: Watcher) -> list[RunFolder]:
-    """Runs every seed that is not finished yet; gives the folders of all."""
+    """Runs every seed that is not finished yet; gives the folders of all.
+
+    Failing, it leaves no folder that it made and in which nothing was run: nothing there could be gone on with.
+    """
     device = pick_device(plan.device)
     prepare(device, deterministic=plan.deterministic, tf32=plan.tf32)
-    folders = {seed: plan.folder(seed) for seed in plan.seeds}
-    todo = [seed for seed, folder in folders.items() if not done(folder)]
+    folders: dict[int, RunFolder] = {}
+    try:
+        for seed in plan.seeds:
+            folders[seed] = plan.folder(seed)
+        _run_all(plan, [seed for seed, folder in folders.items() if not done(folder)], device, watch)
+    except Exception:
+        for folder in folders.values():
+            _tidy(folder, watch)
+        raise
+    return list(folders.values())
+
+
+def _tidy(folder: RunFolder, watch: Watcher) -> None:
+    """Removes a folder that was made in vain; one that was there before may be wanted, and is only named."""
+    with suppress(RunError), folder.lock():  # nothing that another process is at
+        if folder.new and not folder.begun:
+            folder.remove()
+        elif not folder.begun:
+            watch(Progress(folder.seed, note=f"nothing was ever run in {folder.path}: if it is not wanted, remove it"))
+
+
+def _run_all(plan: Plan, todo: Sequence[int], device: torch.device, watch: Watcher) -> None:
     if todo and device.type == "cuda":
         parallel = plan.parallel or len(todo)
         for start in range(0, len(todo), parallel):
@@ -105,7 +128,6 @@ def execute(plan: Plan, watch: Watcher) -> list[RunFolder]:
         _one_seed(plan, todo[0], watch)
     elif todo:
         _over_processes(plan, todo, watch)
-    return list(folders.values())
 
 
 def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,8 +45,9 @@ class Settings(Protocol):
 class RunFolder:
     """One run's files. Each is replaced at once, so that a kill at any moment leaves it as it was or as it is to be."""
 
-    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+    def __init__(self, path: Path, about: dict[str, Any], *, new: bool = False) -> None:
         self.path = path
+        self.new = new  # made just now, and not found
         self.benchmark: str = about["benchmark"]
         self.method: str = about["method"]
         self.digest: str = about["digest"]
@@ -86,7 +87,13 @@ class RunFolder:
             )
         if not (path / ENVIRONMENT).exists():
             write_json(path / ENVIRONMENT, environment(device))
-        return cls(path, about)
+        return cls(path, about, new=found is None)
+
+    @classmethod
+    def find(cls, root: Path, settings: Settings, seed: int) -> "RunFolder | None":
+        """The folder that `create` would find; None where it would make one."""
+        path = Path(root) / place(settings.benchmark, settings.method, settings.digest, seed)
+        return cls.open(path) if (path / SETTINGS).is_file() else None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -161,6 +168,19 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / RESULT).is_file()
+
+    @property
+    def begun(self) -> bool:
+        """Whether an epoch was ever finished."""
+        return self.finished or bool(self._checkpoints.numbered()) or bool(self.metrics())
+
+    def remove(self) -> None:
+        """Of a run that never began: its files, and the folders above that were for it alone. For who holds the lock."""
+        with suppress(OSError):
+            for name in (SETTINGS, EXECUTION, ENVIRONMENT, METRICS, LOCK):  # the settings first: without, it is no run
+                (self.path / name).unlink(missing_ok=True)
+            for folder in (self.path, *self.path.parents[: len(self.place.parts) - 1]):
+                folder.rmdir()  # fails, and that is the end of it, where there is something else
 
     def save_execution(self, how: Mapping[str, Any]) -> None:
         """How the run is carried out (bit-equal or not, checkpoints): no setting, but what resuming it must know."""

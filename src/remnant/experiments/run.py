@@ -28,11 +28,14 @@ Row = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Progress:
-    """What a watcher hears: an epoch, a finished task with its row of accuracies, or a note."""
+    """What a watcher hears: an epoch, a finished task with its row of accuracies, or a note.
+
+    `tasks` is 0 where there is only something to say of a run, which is not under way.
+    """
 
     seed: int
-    task: int
-    tasks: int
+    task: int = 0
+    tasks: int = 0
     epoch: EpochDone | None = None
     row: tuple[float, ...] = ()
     note: str = ""

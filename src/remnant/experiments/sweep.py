@@ -79,7 +79,8 @@ class Sweep:
 
 
 def _finished(plan: Plan) -> list[RunFolder]:
-    return [folder for seed in plan.seeds if (folder := plan.folder(seed)).finished]
+    found = (RunFolder.find(plan.root, plan.settings, seed) for seed in plan.seeds)
+    return [folder for folder in found if folder is not None and folder.finished]
 
 
 def _row(folders: Sequence[RunFolder]) -> dict[str, str]:

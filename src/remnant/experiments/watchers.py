@@ -93,6 +93,10 @@ def watching(console: Console, *, quiet: bool, title: str, tensorboard: Path | N
         console.print(f"seed {seed}: {words}", highlight=False, soft_wrap=True, markup=False)
 
     def watch(progress: Progress) -> None:
+        if not progress.tasks:
+            if not quiet:
+                say(progress.seed, progress.note)
+            return
         line = lines.setdefault(progress.seed, Line())
         line.hear(progress)
         if board:
