@@ -59,13 +59,17 @@ class Selection:
                 raise ValueError(f"The pattern {pattern!r} matches nothing in the model.{hint}")
 
     def __contains__(self, name: str) -> bool:
-        pieces = name.split(".")
-        lineage = [".".join(pieces[: depth + 1]) for depth in range(len(pieces))]  # a pattern covers what is below it
+        return (self.protect is None or _covered(name, self.protect)) and not self.excludes(name)
 
-        def met(patterns: list[str]) -> bool:
-            return any(fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
+    def excludes(self, name: str) -> bool:
+        return _covered(name, self.exclude)
 
-        return (self.protect is None or met(self.protect)) and not met(self.exclude)
+
+def _covered(name: str, patterns: list[str]) -> bool:
+    """A pattern covers what it matches and all that is below."""
+    pieces = name.split(".")
+    lineage = [".".join(pieces[: depth + 1]) for depth in range(len(pieces))]
+    return any(fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
 
 
 def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, unsupported: str) -> Plan:

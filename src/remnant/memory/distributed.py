@@ -26,6 +26,15 @@ def total(number: int) -> int:
     return int(shared)
 
 
+def anywhere(flags: list[bool]) -> list[bool]:
+    """Which of these are so on any rank."""
+    if world()[1] == 1 or not flags:
+        return flags
+    shared = torch.tensor(flags, dtype=torch.int32, device=_device())
+    dist.all_reduce(shared)
+    return [count > 0 for count in shared.tolist()]
+
+
 def add_up(gram: Gram | Counts) -> None:
     """Replaces a rank's Gram by the sum over all ranks."""
     if world()[1] == 1:

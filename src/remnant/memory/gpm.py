@@ -22,6 +22,7 @@ from .protected import ProtectedWeight
 from .report import LayerReport, MemoryReport
 from .subspace import RANK_RULES, Subspace
 from .threshold import Schedule, Threshold, resolve
+from .uses import Uses
 from .verification import LayerCheck, Verification, check_still, check_weight
 
 ROUNDING_STEPS = 8  # of plain SGD: so many roundings add up to less than one unit in the last place
@@ -40,7 +41,7 @@ class GPM:
     bias         "augment": a bias is the weight of an input that is always 1; "freeze" or "free" it after the first task
     norm         "freeze": normalisation layers hold their affine parameters and running statistics after the first task
     rank_rule    "paper": Eq. 5; "authors": the published scripts' count, one direction fewer in the first task
-    unsupported  parameters no rule covers: "error", "freeze" (after the first task) or "free"
+    unsupported  parameters, and uses of a weight, that no rule covers: "error", "freeze" (after the first task) or "free"
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class GPM:
         self._selection = selection = Selection(protect, exclude)
         self._plan = discover(self.model, selection, bias=bias, norm=norm, unsupported=unsupported)
         self._threshold = resolve(threshold, [weight.name for weight in self._plan.weights])
-        self.rank_rule = rank_rule
+        self.rank_rule, self._unsupported = rank_rule, unsupported
         self.settings: dict[str, Any] = {
             "threshold": state.describe_threshold(threshold),
             "protect": selection.protect,
@@ -231,18 +232,23 @@ class GPM:
         self._check_model()
         weights = self._plan.weights
         thresholds = {weight.name: self._threshold(weight.name, self.tasks) for weight in weights}
+        uses = Uses(self.model, self._plan, self._selection)
         grams = consolidation.gather(
             self.model,
             weights,
             batches,
             samples=samples,
             layer_samples=layer_samples,
-            forward=forward,
+            forward=uses.in_first_call(forward or batch_streams.call),
             task=self.tasks,
         )
-        consolidation.check_all_seen(weights, grams, self._stepped)
+        open_ended = [] if self._unsupported == "free" else consolidation.used_outside(weights, uses, self._stepped)
+        fixed = open_ended if self._unsupported == "freeze" else []
+        consolidation.check_all_seen([weight for weight in weights if weight not in fixed], grams, self._stepped)
+        if self._unsupported == "error":
+            consolidation.check_used_inside(open_ended, uses)
         checks.warn_of_leaks(self._checks(None) if self.tasks else [])
-        grown = consolidation.grow(weights, grams, thresholds.__getitem__, self.rank_rule)
+        grown = consolidation.grow(weights, grams, thresholds.__getitem__, self.rank_rule, fixed)
         checks.warn_of_full(self._newly_full(grown))
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])

@@ -136,6 +136,12 @@ class Subspace:
             self._store(self._rest(_orthonormal(self._stored.to(old))), complement=True)
         return count
 
+    def fill(self) -> int:
+        """Adds every direction there is; how many those were."""
+        count = self.capacity - self.rank
+        self._store(self._stored.new_zeros(self.capacity, 0), complement=True)
+        return count
+
     def copy(self) -> Subspace:
         twin = type(self)(self.capacity)
         # No operation writes into a stored tensor, so the twin may share it.
@@ -229,6 +235,11 @@ class AxisSubspace(Subspace):
         stored = self._stored.clone()
         stored[order[:count].to(stored.device)] = 1
         self._stored = stored
+        return count
+
+    def fill(self) -> int:
+        count = self.capacity - self.rank
+        self._stored = torch.ones_like(self._stored)
         return count
 
     def state(self) -> dict[str, Tensor]:

@@ -1,0 +1,171 @@
+"""What a forward pass does with a model's tensors beside calling its layers: weights multiplied elsewhere, buffers read.
+
+Hooks see the layers' inputs only. `F.linear(h, self.embedding.weight)` passes them by, and so does a running average that
+a module subtracts. Torch's function mode sees both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .batches import Forward
+from .discovery import Plan, Selection, clean
+
+# Functions whose result is a product of a weight and an input: what a layer does, and what only a layer's rule protects.
+PRODUCT = re.compile(
+    r"(bi)?linear|(__r?)?matmul(__)?|b?mm|mv|add(b?mm|mv)|baddbmm|einsum|tensordot|inner|v?dot|cdist|cosine_similarity|"
+    r"conv(_transpose)?[123]d|convolution|embedding(_bag)?|__getitem__|index_select|gather|take(_along_dim)?|"
+    r"multi_head_attention_forward|scaled_dot_product_attention"
+)
+WRITES = re.compile(r"__(setitem|set|iadd|isub|imul|itruediv|ipow|iand|ior|ixor)__|.*[^_]_")
+READS_A_NUMBER = re.compile(r"item|tolist|numpy|__(float|int|bool|index|array)__")
+NEAR = 1e-3  # an input computed twice is the same input, whatever its last bits
+
+
+class Uses(TorchFunctionMode):
+    """`outside`: protected parameter → the function that multiplies it with an input outside its layer's forward.
+
+    `read`: the names of the buffers that went into a result.
+
+    A tensor computed from the model's own tensors alone (a transposed weight, a penalty, a mask) stands for those; every
+    other tensor counts as input. So a norm or W·Wᵀ is no use, F.linear(h, W.T.float()) is one. A layer that is called
+    too, with the same input, has remembered it: that is none either. Nor is what a part does that the user excluded.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan, selection: Selection) -> None:
+        super().__init__()
+        self._model, self._plan, self._selection = model, plan, selection
+        self.read: set[str] = set()
+        self._protected = {parameter for weight in plan.weights for parameter in weight.parameters}
+        self._found: list[tuple[Tensor, str, list[_Likeness]]] = []
+        self._given: dict[Tensor, list[_Likeness]] = {}  # what a weight's own layers got
+        self._open: Counter[Tensor] = Counter()  # whose layers are being called
+        self._excused = 0  # depth in excluded modules
+        self._origins: dict[
+            int, tuple[Tensor, frozenset[Tensor]]
+        ] = {}  # by id; the tensor is kept, so the id is its own
+        self._buffers: dict[int, str] = {}
+
+    def in_first_call(self, forward: Forward) -> Forward:
+        """`forward`, watched the first time it is called: a model does the same with every batch."""
+        watched = False
+
+        def watching(model: nn.Module, batch: Any) -> object:
+            nonlocal watched
+            if watched:
+                return forward(model, batch)
+            watched = True
+            with ExitStack() as stack:
+                for hook in self._hooks():
+                    stack.callback(hook.remove)
+                self._origins = self._roots()
+                stack.callback(self._origins.clear)
+                stack.enter_context(self)
+                return forward(model, batch)
+
+        return watching
+
+    @property
+    def outside(self) -> dict[Tensor, str]:
+        return {
+            parameter: name
+            for parameter, name, inputs in self._found
+            if not all(any(x.is_near(y) for y in self._given.get(parameter, [])) for x in inputs)
+        }
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "").partition(".")[0]
+        self._note(name, list(_tensors((args, kwargs or {}))), list(_tensors(result)))
+        return result
+
+    def _note(self, name: str, given: list[Tensor], results: list[Tensor]) -> None:
+        written = bool(WRITES.fullmatch(name))
+        if results or READS_A_NUMBER.fullmatch(name):
+            self.read.update(self._buffers[id(x)] for x in given[int(written) :] if id(x) in self._buffers)
+        origins = [self._origins[id(x)][1] for x in given if id(x) in self._origins]
+        behind = frozenset(p for origin in origins for p in origin if not self._open[p])
+        inputs = [x for x in given if id(x) not in self._origins]
+        if inputs and behind and not self._excused and PRODUCT.fullmatch(name):
+            likenesses = [_Likeness(x) for x in inputs]
+            self._found += [(parameter, name, likenesses) for parameter in behind]
+        for x in [*results, *(given[:1] if written else [])]:
+            if inputs:
+                if not isinstance(x, nn.Parameter):
+                    self._origins.pop(id(x), None)
+            elif id(x) not in self._origins or written:
+                # What is counted or compared no longer moves with the weight.
+                self._origins[id(x)] = (x, behind if x.is_floating_point() else frozenset())
+
+    def _roots(self) -> dict[int, tuple[Tensor, frozenset[Tensor]]]:
+        buffers = [(clean(name), buffer) for name, buffer in self._model.named_buffers()]
+        self._buffers = {id(buffer): name for name, buffer in buffers}
+        own = [*self._model.parameters(), *(buffer for _, buffer in buffers)]
+        return {id(x): (x, frozenset({x}) & self._protected) for x in own}
+
+    def _hooks(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
+        """A weight may be used where a rule says how, and where the user said that it need not be protected."""
+        layers: dict[nn.Module, set[Tensor]] = {}
+        for weight in self._plan.weights:
+            for site in weight.sites:
+                layers.setdefault(site.module, set()).update(weight.parameters)
+        for raw, module in self._model.named_modules():
+            name = clean(raw)
+            own = module.named_parameters(prefix=name, recurse=False, remove_duplicate=False)
+            unselected = {p for full, p in own if p in self._protected and full not in self._selection}
+            excluded = bool(name) and self._selection.excludes(name)
+            scripted = isinstance(module, torch.jit.ScriptModule)  # takes no hooks, and shows nothing of what it does
+            if not scripted and (module in layers or unselected or excluded):
+                yield from self._opening(module, layers.get(module, set()), unselected, excluded)
+
+    def _opening(
+        self, module: nn.Module, remembered: set[Tensor], unselected: set[Tensor], excluded: bool
+    ) -> Iterator[torch.utils.hooks.RemovableHandle]:
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._open.update(remembered | unselected)
+            self._excused += excluded
+            likenesses = [_Likeness(x) for x in _tensors((args, kwargs))] if remembered else []
+            for parameter in remembered:
+                self._given.setdefault(parameter, []).extend(likenesses)
+
+        def after(*_: Any) -> None:
+            self._open.subtract(remembered | unselected)
+            self._excused -= excluded
+
+        # Before any other hook, so that what those do with the layer's weight counts as the layer's own.
+        yield module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        yield module.register_forward_hook(after)
+
+
+class _Likeness:
+    """Enough of a tensor to know it again, without keeping it."""
+
+    def __init__(self, x: Tensor) -> None:
+        plain = x.layout is torch.strided and not x.is_complex()
+        values = x.detach().float() if plain else torch.tensor(torch.nan)
+        self.shape, self.norm, self.sum = x.shape, torch.linalg.vector_norm(values), values.sum()
+
+    def is_near(self, other: _Likeness) -> bool:
+        size = float(self.norm)
+        near = abs(float(other.norm) - size) <= NEAR * size
+        return self.shape == other.shape and near and abs(float(other.sum) - float(self.sum)) <= NEAR * size
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))

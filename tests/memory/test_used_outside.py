@@ -1,0 +1,207 @@
+"""A protected weight multiplied outside its layer's forward is noticed; one that is only looked at is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from attached import train_attached
+from bitwise import frozen_copy, same
+from torch import Tensor, nn
+
+from remnant import GPM, ConsolidationError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+
+Head = Callable[[nn.Module, Tensor], Tensor]
+
+
+class Tied(nn.Module):
+    """An embedding whose weight gives the logits too, in a way of the test's choice."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.tok, self.mid = nn.Embedding(12, 6), nn.Linear(6, 6)
+        self.register_buffer("u", torch.randn(6))
+        self.head = head
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self, torch.tanh(self.mid(self.tok(tokens))))
+
+
+MULTIPLIED: dict[str, Head] = {
+    "linear": lambda m, h: F.linear(h, m.tok.weight),
+    "matmul": lambda m, h: h @ m.tok.weight.T,
+    "right matmul": lambda m, h: (m.tok.weight @ h.mT).mT,
+    "einsum": lambda m, h: torch.einsum("btd,vd->btv", h, m.tok.weight),
+    "a copy": lambda m, h: F.linear(h, m.tok.weight.double().float().clone()),
+    "normalised": lambda m, h: F.linear(h, F.normalize(m.tok.weight)),
+    "half of it": lambda m, h: torch.cat([F.linear(h, m.tok.weight[:6]), h], -1),
+    "embedding": lambda m, h: h + F.embedding(h.argmax(-1) % 12, m.tok.weight),
+    "indexed": lambda m, h: h + m.tok.weight[h.argmax(-1) % 12],
+    "past the hooks": lambda m, h: m.mid.forward(h),
+}
+LOOKED_AT: dict[str, Head] = {
+    "norm": lambda m, h: h + m.tok.weight.norm() + m.mid.weight.square().sum().sqrt(),
+    "orthogonality": lambda m, h: h + (m.tok.weight.T @ m.tok.weight - torch.eye(6)).square().mean(),
+    "power iteration": lambda m, h: h / torch.mv(m.tok.weight, F.normalize(m.u, dim=0)).norm(),
+    "random probe": lambda m, h: h / (m.tok.weight @ torch.randn(6)).norm(),
+    "mask": lambda m, h: h[..., m.mid.weight.abs().sum(0) >= 0],
+    "shape and type": lambda m, h: h.to(m.tok.weight.dtype)[..., : m.tok.weight.shape[1]],
+    "its layer again": lambda m, h: m.mid(h),
+    "positions": lambda m, h: m.mid(h) + m.mid(m.tok(torch.arange(h.shape[1]))),
+    "called too": lambda m, h: m.mid(h) + F.linear(h, m.mid.weight),
+}
+OLD, NEW = torch.arange(15).reshape(3, 5) % 4, 4 + torch.arange(40).reshape(8, 5) % 8
+
+
+def train(memory: GPM, tokens: Tensor) -> None:
+    train_attached(memory, lambda: (memory.model(tokens) - 1).square().mean())
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("head", MULTIPLIED.values(), ids=MULTIPLIED)
+def test_a_weight_multiplied_outside_its_layer_is_an_error_that_names_it(head: Head, trained: bool) -> None:
+    memory = GPM(Tied(head))
+    if trained:
+        train(memory, OLD)
+    before = frozen_copy(memory.state_dict())
+    with pytest.raises(
+        ConsolidationError, match=r"weight of '(tok|mid)' is also multiplied outside.*Nothing was remembered"
+    ):
+        memory.consolidate(OLD)
+    assert same(memory.state_dict(), before)
+
+
+@pytest.mark.parametrize("head", LOOKED_AT.values(), ids=LOOKED_AT)
+def test_a_weight_that_is_only_looked_at_is_no_error(head: Head) -> None:
+    memory = GPM(Tied(head), threshold=0.5)
+    train(memory, OLD)
+    memory.consolidate(OLD)
+    train(memory, NEW)
+    memory.consolidate([NEW, OLD])
+    memory.verify()
+
+
+def test_freeze_holds_such_a_weight_and_the_old_outputs_with_it() -> None:
+    model = Tied(MULTIPLIED["linear"])
+    memory = GPM(model, threshold=1.0, unsupported="freeze")
+    train(memory, OLD)
+    added = memory.consolidate(OLD)
+    assert added["tok"] == 12
+    before, weights = model(OLD).detach(), frozen_copy(model.state_dict())
+    train(memory, NEW)
+    assert torch.equal(model.tok.weight, weights["tok.weight"])
+    assert not torch.equal(model.mid.weight, weights["mid.weight"])
+    torch.testing.assert_close(model(OLD), before, atol=1e-5, rtol=0)
+    memory.verify(OLD)
+
+
+def test_freeze_holds_a_layer_that_is_never_called() -> None:
+    model = Tied(lambda m, h: F.linear(h, m.spare.weight))
+    model.spare = nn.Linear(6, 3)
+    memory = GPM(model, unsupported="freeze")
+    train(memory, OLD)
+    assert memory.consolidate(OLD)["spare"] == 7
+
+
+@pytest.mark.parametrize("settings", [{"unsupported": "free"}, {"exclude": ["tok"]}, {"protect": ["mid"]}], ids=str)
+def test_who_accepts_that_is_not_asked(settings: dict) -> None:
+    model = Tied(MULTIPLIED["linear"])
+    memory = GPM(model, threshold=0.5, **settings)
+    train(memory, OLD)
+    memory.consolidate(OLD)
+    before = model.tok.weight.detach().clone()
+    train(memory, NEW)
+    assert not torch.equal(model.tok.weight, before)
+
+
+def test_what_an_excluded_part_does_is_its_own_affair() -> None:
+    class Readout(nn.Module):
+        def forward(self, h: Tensor, weight: Tensor) -> Tensor:
+            return F.linear(h, weight)
+
+    model = Tied(lambda m, h: m.readout(h, m.tok.weight))
+    model.readout = Readout()
+    with pytest.raises(ConsolidationError, match="'tok'"):
+        GPM(model).consolidate(OLD)
+    GPM(model, exclude=["readout"]).consolidate(OLD)
+
+
+def test_a_module_without_a_rule_that_shares_a_protected_weight_is_noticed() -> None:
+    class Readout(nn.Module):
+        def __init__(self, weight: nn.Parameter) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, h: Tensor) -> Tensor:
+            return F.linear(h, self.weight)
+
+    model = Tied(lambda m, h: m.readout(h))
+    model.readout = Readout(model.tok.weight)
+    with pytest.raises(ConsolidationError, match="'tok'"):
+        GPM(model).consolidate(OLD)
+    GPM(model, exclude=["readout"]).consolidate(OLD)
+
+
+def test_a_tied_layer_is_the_remedy_that_the_error_gives() -> None:
+    model = Tied(lambda m, h: m.out(h))
+    model.out = nn.Linear(6, 12, bias=False)
+    model.out.weight = model.tok.weight
+    memory = GPM(model, threshold=1.0)
+    memory.consolidate(OLD)
+    before = model(OLD).detach()
+    train(memory, NEW)
+    torch.testing.assert_close(model(OLD), before, atol=1e-5, rtol=0)
+
+
+def test_a_weight_that_no_step_moved_raises_no_alarm() -> None:
+    model = Tied(MULTIPLIED["linear"])
+    memory = GPM(model, threshold=0.5)
+    optimizer = memory.attach(torch.optim.SGD(model.mid.parameters(), lr=0.1))
+    model.tok.weight.requires_grad_(False)
+    for tokens in (OLD, NEW):
+        (model(tokens) - 1).square().mean().backward()
+        optimizer.step()
+        memory.consolidate(tokens)
+    memory.verify(OLD)
+
+
+@pytest.mark.parametrize("kind", [nn.MultiheadAttention, nn.TransformerEncoderLayer])
+@pytest.mark.parametrize("apart", [False, True])
+def test_attentions_own_functions_are_its_own(kind: type[nn.Module], apart: bool) -> None:
+    settings = {"kdim": 4, "vdim": 4} if apart and kind is nn.MultiheadAttention else {}
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = kind(6, 2, batch_first=True, **settings)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if kind is nn.MultiheadAttention:
+                other = x[..., :4] if apart else x
+                return torch.as_tensor(self.layer(x, other, other, need_weights=apart)[0])
+            return torch.as_tensor(self.layer(x))
+
+    memory = GPM(Model(), threshold=0.5)
+    memory.consolidate(torch.randn(3, 5, 6))
+    assert memory.tasks == 1
+
+
+def test_scripted_and_vectorised_parts_pass() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.gate = nn.Linear(6, 6), torch.jit.script(nn.Sequential(nn.ReLU(), nn.Tanh()))
+            self.out = nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.func.vmap(lambda row: row * row.sum())(self.gate(self.body(x)))
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return torch.as_tensor(self.out(h))
+
+    memory = GPM(Model(), threshold=0.5)
+    memory.consolidate(torch.randn(9, 6))
+    GPM(Model(), threshold=0.5, exclude=["gate"]).consolidate(torch.randn(9, 6))
