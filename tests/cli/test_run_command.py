@@ -59,8 +59,11 @@ def test_run_shows_its_way_and_prints_the_matrix(folder: Path) -> None:
     assert f"ACC {100 * matrix.values[1].mean():.2f} %" in result.stdout
     assert f"in {run.path.parent.relative_to(folder)}" in result.stdout
     again = remnant("run", "permuted-digits", "gpm", *FEW)
-    assert again.stderr == ""
+    title, note = again.stderr.splitlines()
+    assert title == "permuted-digits · gpm"
+    assert re.match(r"seed 0: finished before \(.*\), not run again; remove runs/.*seed0 to run it anew", note)
     assert again.stdout == result.stdout
+    assert remnant("run", "permuted-digits", "gpm", *FEW, "--quiet").stderr == ""
 
 
 def test_quiet_prints_the_result_alone() -> None:

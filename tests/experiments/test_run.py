@@ -145,7 +145,7 @@ def test_running_again_does_nothing(tmp_path: Path) -> None:
     again, heard = run(plan("finetune", tmp_path))
     assert again.path == folder.path
     assert contents(again) == before
-    assert heard == []
+    assert [p.note.partition(" (")[0] for p in heard] == ["finished before"]
 
 
 def test_two_seeds_over_processes_are_the_two_seeds_alone(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a run ran on: versions, device, and the commit of the code. Never fails, and names no person, host or path."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -12,9 +13,12 @@ import torch
 
 import remnant
 
+from .recipe_file import is_own_stream
 
-def environment(device: torch.device | str | None = None) -> dict[str, Any]:
-    """`device` is the one the run uses; by default the GPU where there is one."""
+
+def environment(device: torch.device | str | None = None, benchmark: str = "") -> dict[str, Any]:
+    """`device` is the one the run uses; by default the GPU where there is one. Of one's own stream, its file is noted."""
+    content = stream_file(benchmark)
     return {
         "remnant": remnant.__version__,
         **_source(),
@@ -25,7 +29,19 @@ def environment(device: torch.device | str | None = None) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "device": device_name(device),
         "threads": torch.get_num_threads(),
+        **({} if content is None else {"stream_file": content}),
     }
+
+
+def stream_file(benchmark: str) -> str | None:
+    """Sixteen hexadecimal digits of what is in the file of one's own stream; None for one of ours, or without the file."""
+    if not is_own_stream(benchmark):
+        return None
+    try:
+        content = Path(benchmark.rpartition(":")[0]).expanduser().read_bytes()
+    except OSError:
+        return None
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def device_name(device: torch.device | str | None = None) -> str:

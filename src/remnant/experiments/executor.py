@@ -17,6 +17,7 @@ import torch
 
 from remnant.training import STEPS
 
+from .earlier import check_stream, finished_before
 from .folder import RunError, RunFolder
 from .run import Progress, Run, Watcher
 from .settings import Settings, shorten
@@ -55,7 +56,9 @@ class Plan:
 
     def folder(self, seed: int) -> RunFolder:
         device = pick_device(self.device)
-        return RunFolder.create(self.root, self.settings, seed, device=device, execution=self.execution)
+        folder = RunFolder.create(self.root, self.settings, seed, device=device, execution=self.execution)
+        check_stream(folder)
+        return folder
 
     def run(self, seed: int, folder: RunFolder, watch: Watcher) -> Run:
         return Run(
@@ -102,7 +105,10 @@ def execute(plan: Plan, watch: Watcher) -> list[RunFolder]:
     try:
         for seed in plan.seeds:
             folders[seed] = plan.folder(seed)
-        _run_all(plan, [seed for seed, folder in folders.items() if not done(folder)], device, watch)
+        before = {seed for seed, folder in folders.items() if done(folder)}
+        for seed in sorted(before):
+            watch(Progress(seed, note=finished_before(folders[seed])))
+        _run_all(plan, [seed for seed in folders if seed not in before], device, watch)
     except Exception:
         for folder in folders.values():
             _tidy(folder, watch)

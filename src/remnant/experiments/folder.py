@@ -86,7 +86,7 @@ class RunFolder:
                 "Move the folder away to start anew."
             )
         if not (path / ENVIRONMENT).exists():
-            write_json(path / ENVIRONMENT, environment(device))
+            write_json(path / ENVIRONMENT, environment(device, settings.benchmark))
         return cls(path, about, new=found is None)
 
     @classmethod
