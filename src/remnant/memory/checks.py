@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .discovery import Plan, Selection, clean
-from .verification import LayerCheck
+from .verification import LayerCheck, buffers_changed
 
 SUSPICIOUS = 0.01  # a task whose steps leaked more than this was trained past the memory
 OF_THE_CALLER = 3  # past the function here and the memory's own
@@ -63,10 +63,24 @@ def warn_of_full(layers: Sequence[str]) -> None:
 
 def warn_of_leaks(checks: Iterable[LayerCheck]) -> None:
     leaking = [x for x in checks if x.leak > max(SUSPICIOUS, x.rounding)]
-    if leaking:
-        named = ", ".join(f"{x.name} ({x.leak:.0%})" for x in leaking)
+    said = []
+    if weights := [f"{x.name} ({x.leak:.0%})" for x in leaking if not x.buffer]:
+        said.append(
+            f"In this task these layers changed inside what earlier tasks use: {', '.join(weights)}. They may have "
+            "forgotten. Attach every optimizer that trains them, or call project() and restore() around a hand-written step."
+        )
+    if buffers := [x.name for x in leaking if x.buffer]:
+        said.append(buffers_changed(buffers))
+    if said:
+        warnings.warn(" ".join(said), stacklevel=OF_THE_CALLER)
+
+
+def warn_of_moving_buffers(names: Sequence[str]) -> None:
+    if names:
+        named = ", ".join(map(repr, names))
         warnings.warn(
-            f"In this task these layers changed inside what earlier tasks use: {named}. They may have forgotten. Attach "
-            "every optimizer that trains them, or call project() and restore() around a hand-written step.",
+            f"The forward pass reads buffers that training changes and that nothing holds: {named}. Later tasks will move "
+            'old outputs through them. Make the memory with unsupported="freeze" to keep their modules in eval mode after '
+            "the first task, or exclude them by name.",
             stacklevel=OF_THE_CALLER,
         )

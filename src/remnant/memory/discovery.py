@@ -76,7 +76,8 @@ def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, un
     plan = Plan()
     names = {id(p): clean(name) for name, p in model.named_parameters()}
     modules = {clean(name): module for name, module in model.named_modules()}
-    selection.check([*filter(None, modules), *(clean(n) for n, _ in model.named_parameters(remove_duplicate=False))])
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    selection.check([*filter(None, modules), *(clean(name) for name, _ in tensors)])
     lazy = [names[id(p)] for p in model.parameters() if isinstance(p, UninitializedParameter)]
     if lazy:
         raise UnsupportedError(f"{lazy[0]!r} has no shape yet (a lazy layer). Run one batch through the model first.")

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import batches as batch_streams
-from . import checks, consolidation, inputs, norms, recorder, state
+from . import checks, consolidation, inputs, recorder, state
 from .attachment import Attachment
 from .batches import Forward
+from .buffers import Buffers
 from .discovery import Selection, discover, unwrap
 from .errors import StateError
 from .protected import ProtectedWeight
@@ -41,7 +42,8 @@ class GPM:
     bias         "augment": a bias is the weight of an input that is always 1; "freeze" or "free" it after the first task
     norm         "freeze": normalisation layers hold their affine parameters and running statistics after the first task
     rank_rule    "paper": Eq. 5; "authors": the published scripts' count, one direction fewer in the first task
-    unsupported  parameters, and uses of a weight, that no rule covers: "error", "freeze" (after the first task) or "free"
+    unsupported  parameters, uses of a weight and buffers that no rule covers: "error" (a warning for buffers), "freeze"
+                 (after the first task) or "free"
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class GPM:
         }
         self.tasks = 0
         self._anchors: dict[Tensor, Tensor] = {}  # W₀: the protected and frozen parameters as the task found them
-        self._statistics: dict[str, Tensor] = {}  # likewise the running statistics
+        self._buffers = Buffers(self.model, self._plan, selection, unsupported)
         self._attached: list[Attachment] = []
         self._stepped: set[Tensor] = set()
         self._said_full: set[str] = set()
@@ -110,7 +112,7 @@ class GPM:
         checks.check_trains_protected(optimizer, self._plan)
         self._attached.append(Attachment(optimizer, self._project, self._restore, self._check_nothing_open))
         if self.tasks:
-            self._hold_norms()
+            self._buffers.hold()
         return optimizer
 
     def _check_nothing_open(self, optimizer: Optimizer) -> None:
@@ -128,8 +130,7 @@ class GPM:
             attachment.remove()
             self._attached.remove(attachment)
         if not self._attached:
-            for module in self._plan.norms.values():
-                norms.release(module, self.model.training)
+            self._buffers.release()
 
     def project(self) -> None:
         """Takes out of every `.grad` what is remembered (Eq. 6–7), for a hand-written step. Exact for plain SGD alone."""
@@ -248,34 +249,23 @@ class GPM:
         if self._unsupported == "error":
             consolidation.check_used_inside(open_ended, uses)
         checks.warn_of_leaks(self._checks(None) if self.tasks else [])
+        moving = self._buffers.moving(uses.read)
+        checks.warn_of_moving_buffers(moving if self._unsupported == "error" else [])
         grown = consolidation.grow(weights, grams, thresholds.__getitem__, self.rank_rule, fixed)
         checks.warn_of_full(self._newly_full(grown))
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])
         self.tasks += 1
         self._begin_task()
+        self._buffers.begin_task(uses.read, moving)
         return {weight.name: count for weight, _, count in grown}
 
     def _begin_task(self) -> None:
         """The weights as they are now are what the next task must preserve."""
         parameters = [p for weight in self._plan.weights for p in weight.parameters]
         self._anchors = {p: p.detach().clone() for p in [*parameters, *self._plan.frozen.values()]}
-        self._statistics = {name: tensor.clone() for name, tensor in self._running_statistics().items()}
         self._stepped.clear()
         self._steps = 0
-        self._hold_norms()
-
-    def _hold_norms(self) -> None:
-        for module in self._plan.norms.values():
-            norms.hold(module)
-
-    def _running_statistics(self) -> dict[str, Tensor]:
-        return {
-            f"{name}.{buffer}": tensor
-            for name, module in self._plan.norms.items()
-            for buffer, tensor in module.named_buffers(recurse=False)
-            if tensor.is_floating_point()
-        }
 
     def _newly_full(self, grown: consolidation.Grown) -> list[str]:
         full = [weight.name for weight, subspaces, _ in grown if all(subspace.full for subspace in subspaces)]
@@ -311,8 +301,7 @@ class GPM:
         self._follow_devices()
         layers = [check_weight(weight, self._anchors, grams) for weight in self._plan.weights]
         layers += [check_still(name, p, self._anchors[p]) for name, p in self._plan.frozen.items()]
-        now = self._running_statistics()
-        return layers + [check_still(name, now[name], then) for name, then in self._statistics.items()]
+        return layers + self._buffers.checks()
 
     # --- keeping it -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Holds a normalisation layer's running statistics still: it stays in eval mode, whatever model.train() says."""
+"""Holds a module's running statistics still: it stays in eval mode, whatever model.train() says."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import nn
 
 
 def hold(module: nn.Module) -> None:
-    """From now on the layer normalises by the statistics it has, in training too.
+    """From now on the layer normalises by the statistics it has, in training too. Modules inside it go their own way.
 
     `train` is shadowed on the instance (a partial, so that the module can still be copied and pickled): a flag set
     once would be undone by the next model.train(), and a hook added later would not be seen by compiled code.
     """
-    if getattr(module, "running_mean", None) is None:
+    if not any(buffer.is_floating_point() for buffer in module.buffers(recurse=False)):
         return  # nothing is tracked: it normalises by the batch at hand either way
     module.training = False
     object.__setattr__(module, "train", partial(_stay, module))
@@ -25,4 +25,6 @@ def release(module: nn.Module, training: bool) -> None:
 
 
 def _stay(module: nn.Module, mode: bool = True) -> nn.Module:
+    for child in module.children():
+        child.train(mode)
     return module

@@ -49,7 +49,8 @@ def collect(memory: GPM) -> dict[str, Any]:
             for weight in memory._plan.weights
         },
         "anchors": {names[id(parameter)]: tensor for parameter, tensor in memory._anchors.items()},
-        "statistics": dict(memory._statistics),
+        "statistics": dict(memory._buffers.values),
+        "held": list(memory._buffers.held),
     }
 
 
@@ -62,6 +63,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
             )
         layers, anchors, statistics = saved["layers"], saved["anchors"], saved["statistics"]
         tasks, steps = int(saved["tasks"]), int(saved["steps"])
+        held = [str(name) for name in saved.get("held", [])]  # files from before have none
         _same_layers(memory, layers)
         subspaces = {weight.name: _subspaces(weight.subspaces, layers[weight.name]) for weight in memory._plan.weights}
         added = {name: [int(count) for count in layer["added"]] for name, layer in layers.items()}
@@ -82,11 +84,12 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         weight.adopt(subspaces[weight.name], added[weight.name])
     memory.tasks, memory._steps = tasks, steps
     memory._anchors = {parameters[name]: anchor.to(parameters[name], copy=True) for name, anchor in anchors.items()}
-    memory._statistics = {name: tensor.clone() for name, tensor in statistics.items()}
+    memory._buffers.values = {name: tensor.clone() for name, tensor in statistics.items()}
+    memory._buffers.held = held
     memory._stepped.clear()
     memory._said_full = {weight.name for weight in memory._plan.weights if weight.rank == weight.capacity}
     if tasks:
-        memory._hold_norms()
+        memory._buffers.hold()
 
 
 def save(memory: GPM, path: Path) -> None:
@@ -146,9 +149,11 @@ def _same_anchors(memory: GPM, parameters: Mapping[str, Tensor], anchors: Mappin
 
 
 def _same_statistics(memory: GPM, statistics: Mapping[str, Tensor]) -> None:
-    ours = {name: tuple(tensor.shape) for name, tensor in memory._running_statistics().items()}
+    """Those of the norms must be there. Of other modules' buffers it has those that a forward pass was seen to read."""
+    norms, others = memory._buffers.of_norms(), memory._buffers.others()
+    ours = {name: tuple(tensor.shape) for name, tensor in {**others, **norms}.items()}
     theirs = {name: tuple(tensor.shape) for name, tensor in statistics.items()}
-    other = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    other = sorted(name for name in norms.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     if other:
         raise StateError(f"The state belongs to another model or other settings: {other[0]!r} is not the same there.")
 

@@ -17,12 +17,14 @@ class LayerCheck:
     """`leak`: ‖(W−W₀)·M‖/‖W−W₀‖ since the task began. `rounding`: how much of that the weight's own type accounts for.
 
     `drift`: ‖(W−W₀)·x‖/‖W₀·x‖ over the batches given, the paper's interference activation; None without batches.
+    `buffer`: it is no layer but a buffer, which leaks wholly or not at all.
     """
 
     name: str
     leak: float
     rounding: float
     drift: float | None = None
+    buffer: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,17 @@ class Verification:
         return max((x.leak for x in self.layers), default=0.0)
 
     def raise_if_leaking(self) -> None:
-        if self.leaking:
-            named = ", ".join(f"{x.name!r} ({x.leak:.1e})" for x in self.leaking)
-            raise LeakError(
+        said = []
+        if weights := [x for x in self.leaking if not x.buffer]:
+            named = ", ".join(f"{x.name!r} ({x.leak:.1e})" for x in weights)
+            said.append(
                 f"Protected weights moved inside what is remembered, beyond {self.tolerance:g} of their change: {named}. "
                 "Is every optimizer that trains them attached, and were the weights left alone otherwise (loaded, averaged)?"
             )
+        if buffers := [x.name for x in self.leaking if x.buffer]:
+            said.append(buffers_changed(buffers))
+        if said:
+            raise LeakError(" ".join(said))
 
     def __str__(self) -> str:
         if not self.layers:
@@ -57,6 +64,14 @@ class Verification:
         return "\n".join(lines)
 
 
+def buffers_changed(names: list[str]) -> str:
+    return (
+        f"Buffers that the forward pass reads changed since the task began, and old outputs with them: "
+        f"{', '.join(map(repr, names))}. No optimizer moves these: the module does, or code of yours. Held in eval mode "
+        '(norm="freeze", unsupported="freeze") the module must leave them alone; exclude it by name to accept the change.'
+    )
+
+
 def check_weight(weight: ProtectedWeight, anchors: Anchors, grams: Grams | None) -> LayerCheck:
     inside, moved, size = (float(value) for value in weight.leak(anchors))
     if not moved:
@@ -66,9 +81,9 @@ def check_weight(weight: ProtectedWeight, anchors: Anchors, grams: Grams | None)
     return LayerCheck(weight.name, inside / moved, rounding, drift)
 
 
-def check_still(name: str, now: Tensor, then: Tensor) -> LayerCheck:
-    """A parameter that is held fixed leaks wholly or not at all."""
-    return LayerCheck(name, 0.0 if torch.equal(now, then.to(now)) else 1.0, 0.0)
+def check_still(name: str, now: Tensor, then: Tensor, *, buffer: bool = False) -> LayerCheck:
+    """A parameter that is held fixed leaks wholly or not at all; so does a buffer."""
+    return LayerCheck(name, 0.0 if torch.equal(now, then.to(now)) else 1.0, 0.0, buffer=buffer)
 
 
 def _drift(weight: ProtectedWeight, anchors: Anchors, grams: Grams) -> float:

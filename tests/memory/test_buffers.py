@@ -1,0 +1,193 @@
+"""Buffers that old outputs depend on are held, or their change is told as what it is; all others are left alone."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from small_net import train
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from remnant import GPM, LeakError, StateError
+
+_SEEDED = torch.Generator().manual_seed(0)
+OLD, NEW = (torch.randn(40, 4, generator=_SEEDED) @ torch.randn(4, 6, generator=_SEEDED) + shift for shift in (0, 3))
+
+
+class Average(nn.Module):
+    """Subtracts a running mean, which training moves."""
+
+    def __init__(self, *, always: bool = False, dropout: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("m", torch.zeros(8))
+        self.always = always
+        self.inner = nn.Dropout(0.5) if dropout else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training or self.always:
+            self.m.mul_(0.9).add_(0.1 * x.mean(0).detach())
+        return torch.as_tensor(self.inner(x - self.m))
+
+
+class MeanNorm(Average):
+    """The same with something to learn: a norm of the user's own."""
+
+    def __init__(self, *, always: bool = False, dropout: bool = False) -> None:
+        super().__init__(always=always, dropout=dropout)
+        self.g = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.g
+
+
+class Counts(nn.Module):
+    """Keeps what does not go into its result: a count, a cache, a constant, a history."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(2.0))
+        self.register_buffer("seen", torch.tensor(0.0))
+        self.register_buffer("cache", torch.zeros(8), persistent=False)
+        self.register_buffer("history", torch.zeros(8))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        self.history.mul_(0.9).add_(x.mean(0).detach())
+        self.cache.copy_(x[0].detach())
+        return torch.as_tensor(self.drop(x * self.scale + 0 * self.cache))
+
+
+def around(*parts: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), *parts, nn.Tanh(), nn.Linear(8, 3))
+
+
+def two_tasks(model: nn.Module, **settings: object) -> tuple[GPM, float]:
+    """Learns both tasks; the memory, and how far the first one's outputs moved meanwhile."""
+    memory = GPM(model, threshold=0.99999, **settings)  # type: ignore[arg-type]
+    optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=0.01))
+    model.train()
+    train(model, optimizer, OLD, steps=20)
+    memory.consolidate(OLD)
+    with torch.no_grad():
+        before = model.eval()(OLD)
+    train(model.train(), optimizer, NEW, steps=20)
+    with torch.no_grad():
+        return memory, float((model.eval()(OLD) - before).norm() / before.norm())
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (lambda: around(MeanNorm()), {}),
+        (lambda: around(Average()), {"unsupported": "freeze"}),
+        (
+            lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 3)),
+            {"unsupported": "freeze"},
+        ),
+        (lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 3)), {"unsupported": "freeze"}),
+    ],
+    ids=["own norm", "average", "spectral norm", "spectral norm of old"],
+)
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:`torch.nn.utils.spectral_norm` is deprecated")
+def test_held_modules_leave_their_buffers_and_old_outputs_alone(make: Callable[[], nn.Module], settings: dict) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*buffers")
+        memory, moved = two_tasks(make(), **settings)
+    assert moved < 1e-2  # the share 1 − ε of the energy, no more
+    assert any(check.buffer for check in memory.verify(OLD).layers)
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+def test_a_buffer_that_nothing_holds_is_told_after_the_first_task_and_by_verify() -> None:
+    with pytest.warns(
+        UserWarning, match=r"reads buffers that training changes.*: '1\.m'\. .*unsupported=\"freeze\".*exclude"
+    ):
+        memory, moved = two_tasks(around(Average()))
+    assert moved > 0.1
+    with pytest.raises(LeakError, match=r"^Buffers that the forward pass reads changed.*'1\.m'.*No optimizer") as told:
+        memory.verify()
+    assert "attached" not in str(told.value)
+    with pytest.warns(UserWarning, match=r"Buffers that the forward pass reads changed.*'1\.m'") as caught:
+        memory.consolidate(NEW)
+    assert not any("optimizer that trains" in str(warning.message) for warning in caught)
+    memory.verify()  # from here on, a new start
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+def test_a_norm_that_does_not_heed_eval_mode_is_told_apart_from_weights() -> None:
+    memory, _ = two_tasks(around(MeanNorm(always=True)))
+    with pytest.raises(LeakError, match=r"^Buffers.*'1\.m'.*eval mode"):
+        memory.verify()
+    with torch.no_grad():
+        memory.model[0].weight.zero_()
+    with pytest.raises(LeakError, match=r"Protected weights moved.*'0'.*attached.* Buffers .*'1\.m'"):
+        memory.verify()
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.parametrize(
+    ("part", "settings"),
+    [
+        (Counts, {}),
+        (Counts, {"unsupported": "freeze"}),
+        (Average, {"unsupported": "free"}),
+        (Average, {"exclude": ["1"]}),
+        (Average, {"exclude": ["1.m"]}),
+        (MeanNorm, {"norm": "free"}),
+        (MeanNorm, {"exclude": ["1"]}),
+    ],
+    ids=str,
+)
+def test_buffers_that_do_not_matter_or_were_let_go_raise_no_alarm(part: type[nn.Module], settings: dict) -> None:
+    model = around(part())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*(b|B)uffers")
+        memory, _ = two_tasks(model, **settings)
+        memory.verify()
+        memory.consolidate(NEW)
+    assert model.train()[1].training, "nothing holds it"
+
+
+def test_what_is_inside_a_held_module_still_follows_the_model() -> None:
+    model = around(MeanNorm(dropout=True))
+    memory = GPM(model, threshold=0.5)
+    memory.consolidate(OLD)
+    for mode in (False, True, False):
+        model.train(mode)
+        assert not model[1].training
+        assert model[1].inner.training == mode
+    memory.detach()
+    assert model.train()[1].training
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+def test_a_saved_memory_knows_what_it_holds(tmp_path: Path) -> None:
+    model = around(Average())
+    memory, _ = two_tasks(model, unsupported="freeze")
+    memory.save(tmp_path / "memory")
+    twin = copy.deepcopy(model)
+    del twin[1].__dict__["train"]
+    loaded = GPM.load(tmp_path / "memory", twin)
+    assert not twin.train()[1].training
+    loaded.verify()
+    twin[1].m += 1
+    with pytest.raises(LeakError, match=r"'1\.m'"):
+        loaded.verify()
+    twin[1].m = torch.zeros(5)
+    with pytest.raises(StateError, match=r"'1\.m' is not the same"):
+        GPM.load(tmp_path / "memory", twin)
+
+
+def test_a_state_from_before_buffers_were_watched_is_taken() -> None:
+    memory = GPM(around(Average()), threshold=0.5)
+    memory.consolidate(OLD)
+    state = memory.state_dict()
+    del state["held"], state["statistics"]["1.m"]
+    memory.load_state_dict(state)
+    memory.verify()
