@@ -48,6 +48,17 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor of a nest of lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
 def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
     """`count` examples drawn evenly from the whole stream, in batches of the stream's own size.
 

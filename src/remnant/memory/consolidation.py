@@ -15,7 +15,6 @@ from .patterns import by_layer
 from .protected import ProtectedWeight
 from .recorder import Grams
 from .subspace import Subspace
-from .uses import Uses
 
 Grown = list[tuple[ProtectedWeight, list[Subspace], int]]  # each weight with its new subspaces and how much they gained
 
@@ -61,32 +60,6 @@ def gather(
         distributed.add_up(gram)
     recorder.check(grams)
     return grams
-
-
-def used_outside(weights: list[ProtectedWeight], uses: Uses, stepped: Collection[Tensor]) -> list[ProtectedWeight]:
-    """Those that a forward pass, on any rank, multiplies outside their layers. One that no step has moved forgets nothing."""
-    outside = uses.outside
-    found = distributed.anywhere([not outside.keys().isdisjoint(weight.parameters) for weight in weights])
-    return [
-        weight
-        for weight, so in zip(weights, found, strict=True)
-        if so and (not stepped or any(p in stepped for p in weight.parameters))
-    ]
-
-
-def check_used_inside(outside: list[ProtectedWeight], uses: Uses) -> None:
-    if not outside:
-        return
-    weight, shape = outside[0], outside[0].view.weight.shape
-    functions = [name for parameter, name in uses.outside.items() if parameter in set(weight.parameters)]
-    how = f", by torch's {functions[0].strip('_')}()" if functions else ""
-    say = f" (head = nn.Linear({shape[1]}, {shape[0]}, bias=False); head.weight = …)" if len(shape) == 2 else ""
-    raise ConsolidationError(
-        f"The weight of {weight.name!r} is also multiplied outside the layer's own forward{how}, with inputs that no rule "
-        "sees: old outputs would move although the layer's do not. Call the layer itself or a layer that shares its "
-        f'weight{say} in place of the function, exclude {weight.name!r}, or make the memory with unsupported="freeze" to '
-        'hold the weight fixed after the first task or "free" to accept that. Nothing was remembered.'
-    )
 
 
 def check_all_seen(weights: list[ProtectedWeight], grams: Grams, stepped: Collection[Tensor]) -> None:

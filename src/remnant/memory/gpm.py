@@ -23,7 +23,7 @@ from .protected import ProtectedWeight
 from .report import LayerReport, MemoryReport
 from .subspace import RANK_RULES, Subspace
 from .threshold import Schedule, Threshold, resolve
-from .uses import Uses
+from .uncovered import Coverage
 from .verification import LayerCheck, Verification, check_still, check_weight
 
 ROUNDING_STEPS = 8  # of plain SGD: so many roundings add up to less than one unit in the last place
@@ -233,23 +233,21 @@ class GPM:
         self._check_model()
         weights = self._plan.weights
         thresholds = {weight.name: self._threshold(weight.name, self.tasks) for weight in weights}
-        uses = Uses(self.model, self._plan, self._selection)
+        coverage = Coverage(self.model, self._plan, self._selection, self._unsupported)
         grams = consolidation.gather(
             self.model,
             weights,
             batches,
             samples=samples,
             layer_samples=layer_samples,
-            forward=uses.in_first_call(forward or batch_streams.call),
+            forward=coverage.watch(forward or batch_streams.call),
             task=self.tasks,
         )
-        open_ended = [] if self._unsupported == "free" else consolidation.used_outside(weights, uses, self._stepped)
-        fixed = open_ended if self._unsupported == "freeze" else []
+        fixed = coverage.fixed(self._stepped)
         consolidation.check_all_seen([weight for weight in weights if weight not in fixed], grams, self._stepped)
-        if self._unsupported == "error":
-            consolidation.check_used_inside(open_ended, uses)
+        coverage.check(self._stepped)
         checks.warn_of_leaks(self._checks(None) if self.tasks else [])
-        moving = self._buffers.moving(uses.read)
+        moving = self._buffers.moving(coverage.buffers_read)
         checks.warn_of_moving_buffers(moving if self._unsupported == "error" else [])
         grown = consolidation.grow(weights, grams, thresholds.__getitem__, self.rank_rule, fixed)
         checks.warn_of_full(self._newly_full(grown))
@@ -257,7 +255,7 @@ class GPM:
             weight.adopt(subspaces, [*weight.added, count])
         self.tasks += 1
         self._begin_task()
-        self._buffers.begin_task(uses.read, moving)
+        self._buffers.begin_task(coverage.buffers_read, moving)
         return {weight.name: count for weight, _, count in grown}
 
     def _begin_task(self) -> None:

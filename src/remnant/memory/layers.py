@@ -115,6 +115,12 @@ def has_rule(layer: nn.Module) -> bool:
     return _rule_of(layer) is not None
 
 
+def has_own_rule(layer: nn.Module) -> bool:
+    """Whether a user registered the layer's rule."""
+    rule = _rule_of(layer)
+    return rule is not None and rule not in _built_in
+
+
 def _rule_of(layer: nn.Module) -> Rule | None:
     for kind in type(layer).__mro__:
         rule = _rules.get(kind) or _rules.get(f"{kind.__module__}.{kind.__qualname__}")
@@ -207,3 +213,6 @@ def attention(layer: nn.MultiheadAttention) -> list[LayerView]:
 
     separate = [("query", layer.q_proj_weight), ("key", layer.k_proj_weight), ("value", layer.v_proj_weight)]
     return [*(of(name, weight, place) for place, (name, weight) in enumerate(separate)), *views]
+
+
+_built_in = set(_rules.values())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -124,6 +125,21 @@ class ProtectedWeight:
         with full_precision(moved.device):
             inside = moved - self._projection(moved, hard=True).remove(moved)
         return inside.norm(), moved.norm(), now.norm()
+
+    @contextmanager
+    def moved_by(self, change: Tensor) -> Iterator[None]:
+        """Within it the weight and its biases differ by a stack; then they are what they were, to the bit."""
+        before = [parameter.detach().clone() for parameter in self.parameters]
+        weight, *biases = (parameter.detach() for parameter in self.parameters)
+        inputs = self.view.inputs
+        try:
+            weight.add_(self.view.tensor(change[:, :, :inputs]))
+            for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=inputs):
+                bias.of(tensor).add_(change[:, :, column].reshape(-1))
+            yield
+        finally:
+            for parameter, value in zip(self.parameters, before, strict=True):
+                parameter.detach().copy_(value)
 
     @property
     def remaining(self) -> Tensor:

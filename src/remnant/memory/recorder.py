@@ -57,8 +57,8 @@ def listen(
     count = 0
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_evaluating(model))
-        stack.enter_context(_eager())
+        stack.enter_context(evaluating(model))
+        stack.enter_context(eager())
         for weight in weights:
             for site in weight.sites:
                 stack.callback(_listen(weight, site, ears[weight.name], (examples or {}).get(weight.name)).remove)
@@ -86,17 +86,22 @@ def check(grams: Grams) -> None:
 
 
 def _listen(weight: ProtectedWeight, site: Site, ear: Ear, examples: int | None) -> torch.utils.hooks.RemovableHandle:
-    view = site.view
-
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if examples is not None:
             args = tuple(arg[:examples] if isinstance(arg, Tensor) else arg for arg in args)
-        rows = view.rows(*args, **kwargs)
-        ones = view.real(*args, **kwargs) if view.real else 1
-        for chunk in [rows] if isinstance(rows, Tensor) else rows:
-            ear.add(chunk if view.one_hot else _augmented(weight, chunk, site.bias, ones))
+        for rows in rows_of(weight, site, args, kwargs):
+            ear.add(rows)
 
     return site.module.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def rows_of(weight: ProtectedWeight, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """What an ear gets of one call of a layer, whole or in chunks."""
+    view = site.view
+    rows = view.rows(*args, **kwargs)
+    ones = view.real(*args, **kwargs) if view.real else 1
+    for chunk in [rows] if isinstance(rows, Tensor) else rows:
+        yield chunk if view.one_hot else _augmented(weight, chunk, site.bias, ones)
 
 
 def _augmented(weight: ProtectedWeight, rows: Tensor, which: int | None, ones: Tensor | int) -> Tensor:
@@ -117,7 +122,7 @@ def _augmented(weight: ProtectedWeight, rows: Tensor, which: int | None, ones: T
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode, then each module's own mode again."""
     modes = [(module, module.training) for module in model.modules()]
     for module, _ in modes:
@@ -130,7 +135,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _eager() -> Iterator[None]:
+def eager() -> Iterator[None]:
     """Runs the Python of every module: a compiled or fused forward would pass the hooks by."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

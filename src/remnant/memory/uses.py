@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .batches import Forward
+from .batches import Forward, tensors_in
 from .discovery import Plan, Selection, clean
 
 # Functions whose result is a product of a weight and an input: what a layer does, and what only a layer's rule protects.
@@ -86,7 +86,7 @@ class Uses(TorchFunctionMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "").partition(".")[0]
-        self._note(name, list(_tensors((args, kwargs or {}))), list(_tensors(result)))
+        self._note(name, list(tensors_in((args, kwargs or {}))), list(tensors_in(result)))
         return result
 
     def _note(self, name: str, given: list[Tensor], results: list[Tensor]) -> None:
@@ -134,7 +134,7 @@ class Uses(TorchFunctionMode):
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._open.update(remembered | unselected)
             self._excused += excluded
-            likenesses = [_Likeness(x) for x in _tensors((args, kwargs))] if remembered else []
+            likenesses = [_Likeness(x) for x in tensors_in((args, kwargs))] if remembered else []
             for parameter in remembered:
                 self._given.setdefault(parameter, []).extend(likenesses)
 
@@ -159,13 +159,3 @@ class _Likeness:
         size = float(self.norm)
         near = abs(float(other.norm) - size) <= NEAR * size
         return self.shape == other.shape and near and abs(float(other.sum) - float(self.sum)) <= NEAR * size
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
