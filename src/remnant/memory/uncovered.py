@@ -60,7 +60,8 @@ class Coverage:
             raise ConsolidationError(
                 f"The weight of {weight.name!r} is also multiplied outside the layer's own forward{how}, with inputs that "
                 "no rule sees: old outputs would move although the layer's do not. Call the layer itself or a layer that "
-                f"shares its weight{say} in place of the function, exclude {weight.name!r}, {ACCEPT}"
+                f"shares its weight{say} in place of the function, teach GPM the module that does it (register_layer), "
+                f"exclude {weight.name!r}, {ACCEPT}"
             )
 
     def _outside(self, stepped: Collection[Tensor]) -> list[ProtectedWeight]:
