@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from setting import Setting, best_device
+from setting import Setting, best_device, some
 from timing import machine, now
 
 from remnant.experiments import run
@@ -61,7 +61,7 @@ def accuracies(settings: Settings, seeds: int, steps: str) -> tuple[list[float],
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmark", nargs="?", default="pmnist")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=some, default=3)
     parser.add_argument("--set", action="append", default=[], help="key=value, as remnant run takes it")
     chosen = parser.parse_args()
     setting = Setting(chosen.benchmark, best_device(), *chosen.set)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from setting import Setting, best_device
+from setting import Setting, best_device, some
 from timing import machine, now
 
 from remnant.data import Split
@@ -52,8 +52,8 @@ def learnt(setting: Setting, tasks: int, rows: int) -> tuple[Method, Method, obj
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--learnt", type=int, default=1, help="tasks remembered before (default 1; at most 9 and 4)")
-    parser.add_argument("--steps", type=int, default=60, help="steps in a row that are timed")
+    parser.add_argument("--learnt", type=some, default=1, help="tasks remembered before (default 1; at most 9 and 4)")
+    parser.add_argument("--steps", type=some, default=60, help="steps in a row that are timed")
     chosen = parser.parse_args()
     device = best_device()
     kind = CapturedSteps if device.type == "cuda" else EagerSteps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from fnmatch import fnmatch
 from typing import Any
 
@@ -10,7 +11,7 @@ from reference import Reference
 
 from remnant.data import MissingDataError, Task, load_stream
 from remnant.experiments.executor import prepare
-from remnant.experiments.settings import resolve
+from remnant.experiments.settings import SettingsError, resolve
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
 
@@ -22,6 +23,13 @@ def best_device() -> torch.device:
     return GPU if torch.cuda.is_available() else CPU
 
 
+def some(text: str) -> int:
+    """A number from 1 up, for an option that counts."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text}: at least 1")
+    return int(text)
+
+
 class Setting:
     """Everything with seed 0. On a CPU torch then has one thread, as it has in a run.
 
@@ -30,7 +38,10 @@ class Setting:
 
     def __init__(self, benchmark: str, device: torch.device, *overrides: str) -> None:
         prepare(device, deterministic=False, tf32=True)
-        self.device, self.settings = device, resolve(benchmark, "gpm", overrides)
+        try:
+            self.device, self.settings = device, resolve(benchmark, "gpm", overrides)
+        except SettingsError as error:
+            raise SystemExit(f"Error: {error}") from None
         try:
             self.stream = load_stream(benchmark, seed=0, **self.settings.stream_options(0))
         except MissingDataError as error:

@@ -14,7 +14,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from setting import Setting, best_device
+from setting import Setting, best_device, some
 from timing import machine, now
 
 from remnant.experiments.executor import Plan, execute
@@ -65,8 +65,8 @@ def plain(setting: Setting, tasks: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmark")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--plain-tasks", type=int, default=2)
+    parser.add_argument("--seeds", type=some, default=5)
+    parser.add_argument("--plain-tasks", type=some, default=2)
     parser.add_argument("--set", action="append", default=[], help="key=value, as remnant run takes it")
     parser.add_argument("--runs", type=Path, help="leave the runs in this folder; it must not hold them yet")
     chosen = parser.parse_args()

@@ -264,6 +264,8 @@ def test_keep_copies_the_small_files_of_what_is_finished(folder: Path) -> None:
     assert not (kept.path / "metrics.jsonl").exists()
     assert "There is no folder nowhere" in remnant("keep", "kept", "--runs", "nowhere", code=1).stderr
     assert "name another folder" in remnant("keep", "runs", code=1).stderr
+    (folder / "none").mkdir()
+    assert "No run in none is finished: nothing was kept." in remnant("keep", "kept", "--runs", "none", code=1).stderr
 
 
 def test_brackets_in_a_path_are_no_markup(folder: Path) -> None:

@@ -20,6 +20,8 @@ def test_unknown_names_are_met_with_the_nearest() -> None:
         resolve("mnist-incremental", "single-task")
     with pytest.raises(SettingsError, match="paper or sane"):
         resolve("pmnist", "gpm", protocol="insane")
+    with pytest.raises(SettingsError, match=r"own.py: which stream in it\? Write own.py:NAME"):
+        resolve("own.py", "gpm")
     with pytest.raises(SettingsError, match="No benchmark called 'default'"):
         resolve("default", "gpm")
     with pytest.raises(SettingsError, match=r"order takes a whole number from 0 to 4, or 'seed' \(the seed mod 5\)"):

@@ -145,3 +145,10 @@ def test_a_bare_pair_of_inputs_and_labels_is_not_taken_for_two_batches() -> None
         memory.consolidate((torch.randn(8, 4), torch.zeros(8, dtype=torch.int64)))
     assert memory.tasks == 0
     assert memory.consolidate(torch.randn(8, 4).split(3)) == {"model": 4}  # split gives a tuple too: of batches
+
+
+def test_batches_without_examples_are_refused() -> None:
+    memory = GPM(nn.Sequential(nn.Linear(4, 3)))
+    with pytest.raises(ConsolidationError, match="No protected layer got a single example"):
+        memory.consolidate([torch.zeros(0, 4)])
+    assert memory.tasks == 0

@@ -234,6 +234,10 @@ def keep(
         for trouble in troubles:
             tell(trouble)
         finished = [found for found in readable if found.finished]
+        if not finished and not troubles:
+            raise RunError(
+                f"No run in {runs} is finished: nothing was kept. Name another folder with --runs, or resume what is there."
+            )
         for found in finished:
             keep_results(found, results)
         timed = times.keep(runs, results)

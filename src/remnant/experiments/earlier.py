@@ -24,7 +24,7 @@ def check_stream(folder: RunFolder) -> None:
     file = folder.benchmark.rpartition(":")[0]
     raise RunError(
         f"{folder.path} was begun with another {file} than there is now. Put the file back to go on with it or to see "
-        f"its result; or remove {folder.path.parent}, or name another folder with --runs, to run the file as it is."
+        f"its result; or remove {folder.path.parent}, or remnant run it with another --runs folder, to run it as it is."
     )
 
 

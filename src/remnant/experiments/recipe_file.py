@@ -76,6 +76,8 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     """The benchmark's recipe; a user's own stream has the fallback. `sane` applies what the recipe says it changes."""
     if protocol not in PROTOCOLS:
         raise SettingsError(f"No protocol '{protocol}'. It can be {' or '.join(PROTOCOLS)}.")
+    if benchmark.endswith(".py"):
+        raise SettingsError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
     if not is_own_stream(benchmark) and benchmark not in recipe_names():
         raise SettingsError(f"No benchmark called '{benchmark}'. {did_you_mean(benchmark, recipe_names())}")
     return _fallback(benchmark) if is_own_stream(benchmark) else _read(benchmark, benchmark, protocol)

@@ -58,6 +58,11 @@ def gather(
         raise ConsolidationError("There were no batches: nothing was remembered. Is the loader empty or used up?")
     for gram in grams.values():
         distributed.add_up(gram)
+    if grams and not any(gram.count for gram in grams.values()):
+        raise ConsolidationError(
+            "No protected layer got a single example: nothing was remembered. Are the batches empty, and does the forward "
+            "pass reach the layers?"
+        )
     recorder.check(grams)
     return grams
 
