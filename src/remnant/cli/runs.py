@@ -234,13 +234,13 @@ def keep(
         for trouble in troubles:
             tell(trouble)
         finished = [found for found in readable if found.finished]
-        if not finished and not troubles:
-            raise RunError(
-                f"No run in {runs} is finished: nothing was kept. Name another folder with --runs, or resume what is there."
-            )
         for found in finished:
             keep_results(found, results)
         timed = times.keep(runs, results)
+        if not (finished or timed or troubles):
+            raise RunError(
+                f"No run in {runs} is finished: nothing was kept. Name another folder with --runs, or resume what is there."
+            )
         words = f"Kept {len(finished)} run(s)" + (f" and the times of {timed} benchmark(s)" if timed else "")
         out.print(f"{words} in {results}.", soft_wrap=True, highlight=False, markup=False)
     if troubles:
