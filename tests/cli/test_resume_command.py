@@ -104,6 +104,14 @@ def test_a_mistake_in_the_code_is_shown_whole_and_the_others_go_on(monkeypatch: 
     assert good.finished
 
 
+def test_a_run_that_starts_anew_says_so_even_when_quiet() -> None:
+    run = never_begun("permuted-digits", "finetune", *FEW)
+    (run.path / "checkpoint-000001.safetensors").write_bytes(b"not a checkpoint")
+    result = remnant("resume", "runs", "--device", "cpu", "--quiet", code=0)
+    assert "No whole checkpoint is left: the run starts anew." in result.stderr
+    assert run.finished
+
+
 def test_keep_keeps_the_others() -> None:
     remnant("run", "permuted-digits", "finetune", *(w for o in FEW for w in ("--set", o)), "--device", "cpu", code=0)
     bad = never_begun("permuted-digits", "ewc", *FEW)

@@ -241,6 +241,18 @@ def test_reproduce_prints_ours_beside_them_from_runs_and_from_results(folder: Pa
         assert re.match(r"pmnist +gpm +2 +94\.00 ± 1\.41 +93\.91 ± 0\.16 +\+0\.09", line)
 
 
+@pytest.mark.parametrize("file", ["settings.json", "result.json"])
+def test_reproduce_names_a_damaged_folder_and_prints_the_others(folder: Path, file: str) -> None:
+    for seed, acc in ((0, 0.93), (1, 0.95)):
+        run = RunFolder.create(folder / "runs", resolve("pmnist", "gpm"), seed)
+        run.save_matrix(AccuracyMatrix(1, [[acc]]))
+        run.save_result({"acc": acc, "bwt": -0.02, "seconds": {"train": 2.0}, "capacity": 1.0})
+    (run.path / file).write_text("{", encoding="utf-8")
+    result = remnant("reproduce", "table1a", "--methods", "gpm", "--no-run", code=1)
+    assert re.search(rf"seed1.{file} is damaged", result.stderr)
+    assert re.search(r"pmnist +gpm +1 +93\.00", result.stdout)
+
+
 def test_reproduce_goes_on_after_a_row_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_data(plan: Any, watch: object) -> list[RunFolder]:
         tried.append(plan.settings.benchmark)

@@ -16,9 +16,9 @@ EPOCH = EpochDone(
 )
 
 
-def heard(*progress: Progress, terminal: bool = False) -> str:
+def heard(*progress: Progress, terminal: bool = False, quiet: bool = False) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
-    with watching(console, quiet=False, title="a title") as watch:
+    with watching(console, quiet=quiet, title="a title") as watch:
         for each in progress:
             watch(each)
     assert isinstance(console.file, io.StringIO)
@@ -46,3 +46,14 @@ def test_what_is_said_of_a_run_that_is_not_under_way_has_no_line_among_those_tha
     assert "seed 5: a note" in said
     assert re.search(r"\b3 +1/2", said)
     assert "1/0" not in said
+
+
+def test_quiet_leaves_out_all_but_what_is_serious() -> None:
+    said = heard(
+        Progress(3, 0, 2, note="resumed"),
+        Progress(3, 0, 2, note="no whole checkpoint is left", serious=True),
+        Progress(3, 1, 2, epoch=EPOCH),
+        Progress(3, 1, 2, finished=True, seconds=14.2),
+        quiet=True,
+    )
+    assert said == "a title\nseed 3: no whole checkpoint is left\n"

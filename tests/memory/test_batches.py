@@ -89,6 +89,14 @@ def test_a_failing_forward_tells_how_batches_are_passed(memory: GPM) -> None:
     assert any("forward=lambda model, batch" in note for note in failed.value.__notes__)
 
 
+@pytest.mark.parametrize("width", [7, 8], ids=["no multiple", "a multiple"])
+def test_an_input_of_the_wrong_width_names_the_layer(width: int) -> None:
+    memory = GPM(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    with pytest.raises(ConsolidationError, match=rf"'0' takes 4 inputs.*given rows of shape \(1, 5, {width}\)"):
+        memory.consolidate([torch.randn(5, width)])
+    assert memory.tasks == 0
+
+
 def test_every_shape_of_batches_gives_the_same_memory() -> None:
     x, y = data(rank=4), torch.zeros(24)
     model = Net().double()

@@ -32,6 +32,24 @@ def test_a_truncated_file_is_refused(memory: GPM, net: Net, tmp_path: Path, cut:
         GPM.load(path, net)
 
 
+@pytest.mark.parametrize("place", [0.5, 0.9, 1.0], ids=["middle", "late", "last byte"])
+def test_a_single_flipped_bit_is_noticed(memory: GPM, net: Net, tmp_path: Path, place: float) -> None:
+    path = tmp_path / "memory"
+    memory.save(path)
+    content = bytearray(path.read_bytes())
+    tensors = 8 + int.from_bytes(content[:8], "little")  # behind the header
+    content[tensors + int((len(content) - 1 - tensors) * place)] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StateError, match="damaged: it is not what was written"):
+        GPM.load(path, net)
+
+
+def test_a_file_from_before_there_were_checksums_is_read(memory: GPM, net: Net, tmp_path: Path) -> None:
+    memory.save(tmp_path / "memory")
+    rewritten(tmp_path / "memory", lambda header, tensors: None)
+    assert GPM.load(tmp_path / "memory", net).tasks == memory.tasks
+
+
 def test_a_foreign_file_is_refused(net: Net, tmp_path: Path) -> None:
     path = tmp_path / "file"
     save_file(net.state_dict(), path)

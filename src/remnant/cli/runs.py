@@ -191,9 +191,15 @@ def reproduce(
             rows = times.rows_of(chosen.load().rows, [runs, kept])
         else:
             wanted = parse_seeds(seeds)
-            plans = reproduction.missing(chosen, wanted, [kept, runs], device, parallel, runs) if run_missing else []
-            well = _each(plans, lambda plan: _run(plan, quiet))
-            rows = reproduction.rows(chosen, [kept, runs])
+            known, troubles = reproduction.finished([kept, runs])
+            for trouble in troubles:
+                tell(trouble)
+            well = not troubles
+            if run_missing:
+                plans = reproduction.missing(chosen, wanted, known, device, parallel, runs)
+                well = _each(plans, lambda plan: _run(plan, quiet)) and well
+                known, _ = reproduction.finished([kept, runs])
+            rows = reproduction.rows(chosen, known)
         show.table(out, table, rows)
     if not well:
         raise typer.Exit(1)

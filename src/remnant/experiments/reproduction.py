@@ -9,7 +9,7 @@ from pathlib import Path
 from remnant.data.errors import did_you_mean
 
 from .executor import Plan
-from .folder import find_runs
+from .folder import RunError, readable_runs
 from .settings import SettingsError
 from .tables import Result, ResultKey, Row, Table, load, render
 
@@ -43,12 +43,25 @@ def _known(kind: str, names: Iterable[str], known: set[str], table: str) -> None
             raise SettingsError(f"{table} has no {kind} '{name}'. {did_you_mean(name, known)}")
 
 
-def finished(roots: Iterable[Path]) -> dict[ResultKey, list[Result]]:
-    """What finished runs below these folders measured; the first folder that has a seed counts."""
-    found: dict[ResultKey, list[Result]] = {}
+Finished = dict[ResultKey, list[Result]]
+
+
+def finished(roots: Iterable[Path]) -> tuple[Finished, list[str]]:
+    """What finished runs below these folders measured; the first folder that has a seed counts.
+
+    And what is wrong with those that cannot be read, a sentence each.
+    """
+    found: Finished = {}
+    troubles: list[str] = []
     for root in roots:
-        for run in find_runs(root) if root.is_dir() else []:
-            result = run.result()
+        runs, unreadable = readable_runs(root)
+        troubles += unreadable
+        for run in runs:
+            try:
+                result = run.result()
+            except RunError as error:
+                troubles.append(str(error))
+                continue
             key = (run.benchmark, run.method, run.digest)
             if result is None or run.seed in {known.seed for known in found.get(key, [])}:
                 continue
@@ -61,14 +74,13 @@ def finished(roots: Iterable[Path]) -> dict[ResultKey, list[Result]]:
                     capacity=result["capacity"],
                 )
             )
-    return found
+    return found, troubles
 
 
 def missing(
-    choice: Choice, seeds: Sequence[int], roots: Sequence[Path], device: str, parallel: int, root: Path
+    choice: Choice, seeds: Sequence[int], known: Finished, device: str, parallel: int, root: Path
 ) -> list[Plan]:
-    """Plans for the seeds of each row that no folder has a result of."""
-    known = finished(roots)
+    """Plans for the seeds of each row that nothing is known of."""
     plans = []
     for row in choice.to_run():
         have = {result.seed for result in known.get(row.key, [])}
@@ -78,5 +90,5 @@ def missing(
     return plans
 
 
-def rows(choice: Choice, roots: Sequence[Path]) -> list[dict[str, str]]:
-    return render(choice.load(), finished(roots))
+def rows(choice: Choice, known: Finished) -> list[dict[str, str]]:
+    return render(choice.load(), known)

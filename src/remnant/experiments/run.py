@@ -39,6 +39,7 @@ class Progress:
     epoch: EpochDone | None = None
     row: tuple[float, ...] = ()
     note: str = ""
+    serious: bool = False  # of a note: to be heard even by who asked for quiet
     finished: bool = False
     seconds: float = 0.0  # of a finished run: what it took, with what it did before it was cut off
 
@@ -101,7 +102,7 @@ class Run:
                 )
             if trainer.fallback and trainer.fallback != said:  # once, not for each task
                 said = trainer.fallback
-                self._say(number, len(tasks), said)
+                self._say(number, len(tasks), said, serious=True)
             with self._timed("consolidate"):
                 self._remember(number, len(tasks), method, task.train)
             with self._timed("evaluate"):
@@ -125,7 +126,7 @@ class Run:
     def _resume(self, method: Method, matrix: AccuracyMatrix) -> tuple[int, TrainingState, AccuracyMatrix]:
         state, note = self.folder.load_checkpoint()
         if note:
-            self._say(0, matrix.tasks, note)
+            self._say(0, matrix.tasks, note, serious=True)
         if state is None:
             self.folder.truncate_metrics(lambda line: False)
             return 0, TrainingState(), matrix
@@ -250,8 +251,8 @@ class Run:
         took = sum(self.seconds.values())
         self.watch(Progress(self.seed, matrix.tasks - 1, matrix.tasks, finished=True, seconds=took))
 
-    def _say(self, task: int, tasks: int, note: str) -> None:
-        self.watch(Progress(self.seed, task, tasks, note=note))
+    def _say(self, task: int, tasks: int, note: str, *, serious: bool = False) -> None:
+        self.watch(Progress(self.seed, task, tasks, note=note, serious=serious))
 
     def _timed(self, what: str) -> _Timer:
         return _Timer(self.seconds, what)

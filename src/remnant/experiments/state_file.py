@@ -1,7 +1,6 @@
 """A nested state as one safetensors file: tensors by path, the rest as JSON in the header, a checksum over both."""
 
 import json
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from remnant.memory.checksum import KEY as CHECKSUM
+from remnant.memory.checksum import bytes_of, checksum
+
 from .atomic import RunError, explained
 
 VERSION = 1
 LONGEST = 100_000_000  # a header's bytes, for those who read the format
-SKELETON, CHECKSUM = "remnant.state", "remnant.blake2b"
+SKELETON = "remnant.state"
 
 # As the format calls them.
 DTYPES = {
@@ -43,12 +45,12 @@ def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps({"version": VERSION, "state": _encode(state, "state", tensors)})
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header: dict[str, Any] = {"__metadata__": {SKELETON: skeleton, CHECKSUM: _checksum(skeleton, kept)}}
+    header: dict[str, Any] = {"__metadata__": {SKELETON: skeleton, CHECKSUM: checksum(skeleton, kept)}}
     end, pieces = 0, []
     for name, tensor in sorted(kept.items(), key=lambda item: -item[1].element_size()):  # so that each is aligned
         start, end = end, end + tensor.nbytes
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-        pieces.append(_bytes_of(tensor))
+        pieces.append(bytes_of(tensor))
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > LONGEST:
@@ -68,8 +70,8 @@ def read(path: Path) -> dict[str, Any]:
             # Clones: the tensors are a map of the file, which may be removed or replaced while they live.
             # keys(), since such a file is not iterable itself.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        skeleton, checksum = metadata[SKELETON], metadata[CHECKSUM]
-        whole = checksum == _checksum(skeleton, tensors)
+        skeleton = metadata[SKELETON]
+        whole = metadata[CHECKSUM] == checksum(skeleton, tensors)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
         raise DamagedError(f"it cannot be read ({error})") from error
     if not whole:
@@ -130,16 +132,3 @@ def _join(path: str, key: str | int) -> str:
     """Different for different paths, and ASCII, as the format's names must be encodable."""
     name = json.dumps(str(key))[1:-1].replace("~", "~0").replace("/", "~1")
     return f"{path}/{name}"
-
-
-def _checksum(skeleton: str, tensors: dict[str, Tensor]) -> str:
-    """Of everything a state is made of; in the order of names, as a file does not keep theirs."""
-    checksum = blake2b(skeleton.encode(), digest_size=32)
-    for name, tensor in sorted(tensors.items()):
-        checksum.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        checksum.update(_bytes_of(tensor))
-    return checksum.hexdigest()
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    return tensor.reshape(-1).view(torch.uint8).numpy().data

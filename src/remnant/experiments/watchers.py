@@ -101,7 +101,7 @@ def watching(console: Console, *, quiet: bool, title: str, tensorboard: Path | N
         line.hear(progress)
         if board:
             board.hear(progress)
-        if progress.note and not quiet:
+        if progress.note and (progress.serious or not quiet):
             say(progress.seed, progress.note)
         if live:
             live.update(table())

@@ -149,14 +149,14 @@ def rule(*kinds: type[nn.Module] | str) -> Callable[[Rule], Rule]:
 
 @rule(nn.Linear)
 def linear(layer: nn.Linear) -> LayerView:
-    return LayerView(layer.weight, lambda input: input.reshape(-1, layer.in_features), bias=layer.bias)
+    return LayerView(layer.weight, lambda input: input.reshape(-1, input.shape[-1]), bias=layer.bias)
 
 
 @rule("transformers.pytorch_utils.Conv1D")
 def transposed_linear(layer: nn.Module) -> LayerView:
     """GPT-2's linear layer, whose weight is stored inputs × outputs."""
     weight, bias = cast(Tensor, layer.weight), cast(Tensor, layer.bias)
-    return LayerView(weight, lambda x: x.reshape(-1, weight.shape[0]), bias=bias, output_dim=1)
+    return LayerView(weight, lambda x: x.reshape(-1, x.shape[-1]), bias=bias, output_dim=1)
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)

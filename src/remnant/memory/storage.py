@@ -1,4 +1,4 @@
-"""A memory as one safetensors file: tensors by path, everything else as JSON in the header. No pickle."""
+"""A memory as one safetensors file: tensors by path, all else as JSON in the header, a checksum over both. No pickle."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from .checksum import KEY as CHECKSUM
+from .checksum import checksum
 from .errors import StateError
 
 VERSION = 1
@@ -23,9 +25,9 @@ def write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> Non
         raise IsADirectoryError(f"{path} is a folder. Name the file to write: {path / 'memory.safetensors'}, say.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
-    data = to_bytes(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, {KEY: json.dumps(header)}
-    )
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    words = json.dumps(header)
+    data = to_bytes(kept, {KEY: words, CHECKSUM: checksum(words, kept)})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -47,6 +49,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise StateError(f"{path} is not a whole safetensors file ({error}). Was its writing cut short?") from error
     if KEY not in metadata:
         raise StateError(f"{path} holds tensors, but no memory of ours: it was not written by GPM.save().")
+    if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(metadata[KEY], tensors):  # files from before have none
+        raise StateError(f"{path} is damaged: it is not what was written to it. Load another copy of it.")
     try:
         header: Any = json.loads(metadata[KEY])
     except ValueError as error:
