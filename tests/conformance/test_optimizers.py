@@ -217,7 +217,7 @@ def test_autocast_with_a_gradient_scaler() -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "sgd nesterov decay", "adamw"])
 def test_bf16_weights_leak_no_more_than_their_rounding(name: str) -> None:
-    """bf16 keeps 8 bits: after each step a weight is off by up to 2⁻⁹ of itself, and so is W·M."""
+    """bf16 keeps 8 bits: after each step a weight is off by up to 2⁻⁸ of itself, and so is W·M."""
     memory, before, (first, last) = learn_two(OPTIMIZERS[name], torch.bfloat16)
     assert last < 0.8 * first
     memory.verify()

@@ -104,7 +104,7 @@ def test_only_the_tasks_own_head_is_trained() -> None:
 
 
 class SlowGPM:
-    """Sec. 4 written out for an MLP: numpy's SVD of the inputs themselves, and M·Mᵀ as a matrix."""
+    """Sec. 5 written out for an MLP: numpy's SVD of the inputs themselves, and M·Mᵀ as a matrix."""
 
     def __init__(self, net: Network, lr: float, threshold: float, rule: str) -> None:
         self.net, self.lr, self.threshold, self.rule = net, lr, threshold, rule

@@ -17,13 +17,13 @@ from remnant.evaluation.accuracy_matrix import AccuracyMatrix
 
 
 def average_accuracy(matrix: AccuracyMatrix, after: int | None = None) -> float:
-    """ACC = 1/T · Σ_{i=1..T} R[T,i], over the tasks learned so far (Sec. 5, "Performance Metrics")."""
+    """ACC = 1/T · Σ_{i=1..T} R[T,i], over the tasks learned so far (Eq. 10)."""
     R = _learned_square(matrix, after)
     return float(R[-1].mean())
 
 
 def backward_transfer(matrix: AccuracyMatrix, after: int | None = None) -> float:
-    """BWT = 1/(T−1) · Σ_{i=1..T−1} (R[T,i] − R[i,i]) (Sec. 5, "Performance Metrics"). Negative: forgetting.
+    """BWT = 1/(T−1) · Σ_{i=1..T−1} (R[T,i] − R[i,i]) (Eq. 10). Negative: forgetting.
 
     NaN after one task: there is nothing to have forgotten.
     """

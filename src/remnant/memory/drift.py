@@ -22,7 +22,7 @@ def drift(
     batches: Iterable[tuple[object, ...]],
     layers: Collection[str] | None = None,
 ) -> dict[str, Histogram]:
-    """Layer → the histogram of ΔW_{τ→T}·x_τ, every output of every row a value (Sec. 6, "Controlling Forgetting", Eq. 11).
+    """Layer → the histogram of ΔW_{τ→T}·x_τ, every output of every row a value (Sec. 7, "Controlling Forgetting", Eq. 11).
 
     ΔW_{τ→T} = W_T − W_τ: what the weights are now, less what they were after task τ, a bias being the weight of an input
     that is always 1. x_τ: the layer's inputs for task τ's data, as the network of task τ saw them. They come from its

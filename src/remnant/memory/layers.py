@@ -1,4 +1,4 @@
-"""How each layer type sees its input as rows and its weight as a matrix. One rule a type; `register_layer` adds more."""
+"""How each layer type sees its input as rows and its weight as a matrix (Eq. 1–3). One rule a type; `register_layer` adds more."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def transposed_linear(layer: nn.Module) -> LayerView:
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def conv(layer: Conv) -> LayerView:
-    """One row per output position, one subspace per group (Sec. 4.2)."""
+    """One row per output position, one subspace per group (Eq. 4)."""
     return LayerView(layer.weight, lambda input: conv_rows(layer, input), bias=layer.bias, groups=layer.groups)
 
 

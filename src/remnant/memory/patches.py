@@ -1,4 +1,4 @@
-"""A convolution's input as rows: one row per output position, the patch the filter saw there (Sec. 4.2)."""
+"""A convolution's input as rows: one row per output position, the patch the filter saw there (Sec. 4.2, Eq. 4)."""
 
 from __future__ import annotations
 

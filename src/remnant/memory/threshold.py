@@ -1,4 +1,4 @@
-"""ε: how much of a layer's input energy a task's memory must explain, per layer and task."""
+"""ε: how much of a layer's input energy a task's memory must explain, per layer and task (Sec. C.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods by name. A new one is one file here, one line in METHODS and one entry in a recipe."""
+"""Methods by name. A new one is one file here, an import and a place in METHODS, and one entry in a recipe."""
 
 from .agem import AGEM
 from .base import Method

@@ -1,4 +1,4 @@
-"""Normalisation as the paper has it: "learned for the first task and shared with all the other tasks" (Sec. 5)."""
+"""Normalisation as the paper has it: "learned for the first task and shared with all the other tasks" (Sec. 6)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from remnant.models.wiring import Units, chain
 
 
 class MLP(Network):
-    """Two hidden layers of 100 ReLU units (Sec. 5), for inputs of any shape."""
+    """Two hidden layers of 100 ReLU units (Sec. 6), for inputs of any shape."""
 
     def __init__(
         self,

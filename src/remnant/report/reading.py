@@ -44,7 +44,7 @@ class Measured:
 class Run:
     """One run folder. `measured` is None as long as it is not finished.
 
-    `drift` is the interference activation of the paper (Sec. 6, "Controlling Forgetting"), ΔW_{1→T}·x₁ of each layer on
+    `drift` is the interference activation of the paper (Sec. 7, "Controlling Forgetting"), ΔW_{1→T}·x₁ of each layer on
     inputs of the first task, as `drift.json` holds it: {layer: {"edges": [n + 1 numbers], "counts": [n numbers]}}.
     """
 

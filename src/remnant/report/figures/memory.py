@@ -16,7 +16,7 @@ from .bars import bars
 from .drawing import Drawing
 from .labels import footnote, label
 
-# The shares the paper's text gives for GPM (Sec. 6): the complement is not counted there, bases always are.
+# The shares the paper's text gives for GPM (Sec. 7): the complement is not counted there, bases always are.
 PAPER = {"pmnist": 0.69, "split-cifar100": 0.55, "split-miniimagenet": 0.76, "five-datasets": 0.78}
 
 
