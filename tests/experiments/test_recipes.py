@@ -13,7 +13,7 @@ EVERYTHING = [
     for protocol in ("paper", "sane")
 ]
 
-# Typed from the paper's appendix and the constants of the published code: lr, samples, epochs, batch, (patience, factor, lr_min).
+# Typed from the paper's appendix and the published code: lr, samples, epochs, batch, (patience, factor, lr_min).
 PROTOCOL = {
     "pmnist": (0.01, 300, 5, 10, None),
     "split-cifar100": (0.01, 125, 200, 64, (6, 2, 1e-5)),
