@@ -31,6 +31,16 @@ class Tied(nn.Module):
         return self.head(self, torch.tanh(self.mid(self.tok(tokens))))
 
 
+def whiten(h: Tensor) -> Tensor:
+    """What a LayerNorm without parameters does: whatever comes in, norm and sum of what comes out are the same."""
+    return F.layer_norm(h, h.shape[-1:])
+
+
+def under_autocast(m: nn.Module, h: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return torch.as_tensor(m.mid(h) + F.linear(h, m.mid.weight)).float()
+
+
 MULTIPLIED: dict[str, Head] = {
     "linear": lambda m, h: F.linear(h, m.tok.weight),
     "matmul": lambda m, h: h @ m.tok.weight.T,
@@ -42,6 +52,10 @@ MULTIPLIED: dict[str, Head] = {
     "embedding": lambda m, h: h + F.embedding(h.argmax(-1) % 12, m.tok.weight),
     "indexed": lambda m, h: h + m.tok.weight[h.argmax(-1) % 12],
     "past the hooks": lambda m, h: m.mid.forward(h),
+    "called too, with its features in another order": lambda m, h: m.mid(h) + F.linear(h.flip(-1), m.mid.weight),
+    "that by einsum": lambda m, h: m.mid(h) + torch.einsum("bti,oi->bto", h.flip(-1), m.mid.weight),
+    "called too, with another norm's output": lambda m, h: F.linear(whiten(m.mid(whiten(h)).tanh()), m.mid.weight),
+    "called too, with a tenth of it changed": lambda m, h: m.mid(h) + F.linear(h + 0.1 * h.flip(-1), m.mid.weight),
 }
 LOOKED_AT: dict[str, Head] = {
     "norm": lambda m, h: h + m.tok.weight.norm() + m.mid.weight.square().sum().sqrt(),
@@ -53,6 +67,11 @@ LOOKED_AT: dict[str, Head] = {
     "its layer again": lambda m, h: m.mid(h),
     "positions": lambda m, h: m.mid(h) + m.mid(m.tok(torch.arange(h.shape[1]))),
     "called too": lambda m, h: m.mid(h) + F.linear(h, m.mid.weight),
+    "called too, by einsum": lambda m, h: m.mid(h) + torch.einsum("bti,oi->bto", h, m.mid.weight),
+    "called too, one row a token": lambda m, h: m.mid(h) + F.linear(h.flatten(0, 1), m.mid.weight).view_as(h),
+    "called too, computed again": lambda m, h: m.mid(h) + F.linear(h.double().atanh().tanh().float(), m.mid.weight),
+    "called too, in bf16": lambda m, h: m.mid(h) + F.linear(h.bfloat16(), m.mid.weight.bfloat16()).float(),
+    "called too, under autocast": under_autocast,
 }
 OLD, NEW = torch.arange(15).reshape(3, 5) % 4, 4 + torch.arange(40).reshape(8, 5) % 8
 
@@ -83,6 +102,58 @@ def test_a_weight_that_is_only_looked_at_is_no_error(head: Head) -> None:
     train(memory, NEW)
     memory.consolidate([NEW, OLD])
     memory.verify()
+
+
+class Twice(nn.Module):
+    """A convolution that is called, and its kernel used again on a version of the same image."""
+
+    def __init__(self, version: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.version = nn.Conv2d(4, 4, 3, padding=1, bias=False), version
+
+    def forward(self, x: Tensor) -> Tensor:
+        again = F.conv2d(self.version(x), self.conv.weight, padding=1)
+        return torch.as_tensor(self.conv(x) + again.reshape(x.shape))
+
+
+def test_how_an_image_lies_in_memory_makes_it_no_other_input() -> None:
+    channels_last = Twice(lambda x: x.contiguous(memory_format=torch.channels_last))
+    GPM(channels_last, threshold=0.5).consolidate(torch.randn(2, 4, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "version",
+    [lambda x: x.flip(1), lambda x: x.mT, lambda x: x.reshape(1, 4, 8, 4)],
+    ids=["channels flipped", "turned", "two images as one"],
+)
+def test_the_same_pixels_in_another_place_are_another_input(version: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ConsolidationError, match="'conv' is also multiplied outside"):
+        GPM(Twice(version), threshold=0.5).consolidate(torch.randn(2, 4, 4, 4))
+
+
+def test_the_next_index_is_another_input_however_large_both_are() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tok = nn.Embedding(20_000, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return torch.as_tensor(self.tok(tokens) + F.embedding(tokens + 1, self.tok.weight))
+
+    with pytest.raises(ConsolidationError, match="'tok' is also multiplied outside"):
+        GPM(Model()).consolidate(torch.arange(19_000, 19_010).reshape(2, 5))
+
+
+def test_a_layer_whose_input_is_another_layers_weight_is_no_use_of_our_own_making() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.keys, self.mid = nn.Linear(6, 4, bias=False), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.keys(x) + self.mid(self.keys.weight).norm())
+
+    GPM(Model(), threshold=0.5).consolidate(torch.randn(3, 6))
 
 
 def test_freeze_holds_such_a_weight_and_the_old_outputs_with_it() -> None:
