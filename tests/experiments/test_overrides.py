@@ -214,3 +214,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f'"{key}" = {_toml(item)}' for key, item in value.items()) + "}"
     return json.dumps(value)
+
+
+def test_a_streams_seed_is_no_setting() -> None:
+    with pytest.raises(SettingsError, match=r"stream\.seed=2: a stream has the run's seed\. Choose it with --seeds"):
+        resolve("own.py:stream", "gpm", ["stream.seed=2"])

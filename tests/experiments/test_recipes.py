@@ -3,6 +3,7 @@
 import pytest
 
 from remnant.data import BENCHMARKS
+from remnant.experiments import known
 from remnant.experiments.settings import recipe, recipe_names, resolve
 from remnant.models import build
 
@@ -141,3 +142,12 @@ def test_seed_k_learns_the_superclasses_in_order_k() -> None:
     assert [settings.stream_options(seed)["order"] for seed in (0, 1, 4, 5, 12)] == [0, 1, 4, 0, 2]
     fixed = resolve("cifar100-superclass", "gpm", ["stream.order=3"])
     assert [fixed.stream_options(seed)["order"] for seed in (0, 1)] == [3, 3]
+
+
+@pytest.mark.parametrize("benchmark", recipe_names())
+def test_options_of_ours_are_of_their_own_kind_and_not_of_whatever_the_recipe_shows(benchmark: str) -> None:
+    base = recipe(benchmark, "paper")
+    for method in base.methods:
+        for name, (kind, _) in known.method_settings(base, method).items():
+            if name in known.OPTIONS:
+                assert kind is known.OPTIONS[name], (method, name)

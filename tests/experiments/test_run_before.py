@@ -120,3 +120,38 @@ def test_a_stream_of_ours_has_no_file_to_note(tmp_path: Path) -> None:
     environment = folder.environment()
     assert environment is not None
     assert "stream_file" not in environment
+
+
+def cut_off(root: Path) -> Plan:
+    """Of a run that was killed after its first task."""
+    plan = Plan(resolve("permuted-digits", "finetune", FEW), (0,), root, "cpu")
+
+    def kill(progress: Progress) -> None:
+        if progress.row:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(plan, kill)
+    return plan
+
+
+def test_a_run_that_goes_on_with_other_code_says_so_and_notes_both(tmp_path: Path) -> None:
+    plan = cut_off(tmp_path)
+    folder = plan.folder(0)
+    begun = folder.environment()
+    assert begun is not None
+    before = {"remnant": begun["remnant"], "commit": "0123456789abcdef", "modified": False}
+    folder.save_environment({**begun, **before})
+    _, said = said_of(plan)
+    (note,) = (note for note in said if "goes on" in note)
+    assert re.match(r"0: goes on with .*, after commit 0123456: if the method has changed", note)
+    environment = folder.environment()
+    assert environment == {**begun, "before": [before]}
+    _, (told,) = said_of(plan)
+    assert re.search(r"finished before \(.* after commit 0123456\)", told)
+
+
+def test_with_the_same_code_nothing_is_said_of_it(tmp_path: Path) -> None:
+    plan = cut_off(tmp_path)
+    _, (note,) = said_of(plan)
+    assert note.startswith("0: resumed at task 2")

@@ -5,15 +5,29 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from .environment import stream_file
+import torch
+
+from .environment import environment, stream_file
 from .folder import RESULT, RunError, RunFolder
+
+CODE = ("remnant", "commit", "modified")
 
 
 def finished_before(folder: RunFolder) -> str:
     """What to say of a result that is shown without being made: when it was, and by which code."""
     when = datetime.fromtimestamp((folder.path / RESULT).stat().st_mtime)
-    code = _code(_environment(folder))
+    environment = _environment(folder)
+    code = " after ".join(_code(each) for each in (environment, *environment.get("before", [])))
     return f"finished before ({when:%Y-%m-%d %H:%M}, {code}), not run again; remove {folder.path} to run it anew"
+
+
+def note_code(folder: RunFolder, device: torch.device) -> str:
+    """Where a run goes on with other code than it had: that is noted beside what it had, and the sentence to say of it."""
+    had, has = _environment(folder), environment(device, folder.benchmark)
+    if all(had.get(name) == has[name] for name in CODE):
+        return ""
+    folder.save_environment({**has, "before": [{name: had.get(name) for name in CODE}, *had.get("before", [])]})
+    return f"goes on with {_code(has)}, after {_code(had)}: if the method has changed in between, the result is of two"
 
 
 def check_stream(folder: RunFolder) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import queue as queues
 import threading
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import Any
 
 import torch
 
+from remnant.data.errors import DataError
 from remnant.training import STEPS
 
 from .earlier import check_stream, finished_before
 from .folder import RunError, RunFolder
 from .run import Progress, Run, Watcher
-from .settings import Settings, shorten
+from .settings import Settings, SettingsError, shorten
 from .turns import take_turns
 
 LARGEST_SEED = 2**32 - 1
@@ -185,8 +187,11 @@ def _child(plan: Plan, seed: int, said: Queue[Any]) -> None:
         _one_seed(plan, seed, said.put)
     except RunError as error:  # says which
         said.put(str(error))
-    except (ValueError, OSError, RuntimeError) as error:
+    except (DataError, SettingsError, OSError) as error:
         said.put(f"Seed {seed}: {error}")
+    except Exception as error:  # a mistake in the code, a method's most likely: whoever wrote it wants to see all of it
+        traceback.print_exc()
+        said.put(f"Seed {seed}: {type(error).__name__}: {error}")
     except KeyboardInterrupt:  # the parent has it too, and says so
         os._exit(130)
 

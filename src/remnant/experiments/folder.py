@@ -193,6 +193,9 @@ class RunFolder:
     def environment(self) -> dict[str, Any] | None:
         return read_json(self.path / ENVIRONMENT)
 
+    def save_environment(self, found: Mapping[str, Any]) -> None:
+        write_json(self.path / ENVIRONMENT, found)
+
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Keeps `state` (see `state_file.pack`) as the newest checkpoint, and the one before it."""
         self._log.sync()  # a checkpoint must not outlive the lines it has seen

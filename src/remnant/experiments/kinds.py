@@ -35,6 +35,13 @@ class Kind:
         except _RefusedError as refused:
             raise SettingsError(f"{label}: {key}{refused.part} takes {refused.words or self.words}.") from None
 
+    def is_form(self, value: Any) -> bool:
+        """Whether the value is one of this kind as it is, and none of another."""
+        try:
+            return bool(self.read(value) == value)
+        except _RefusedError:
+            return False
+
     def or_word(self, word: str, meaning: str) -> Kind:
         return Kind(
             f"{self.words}, or {word!r} ({meaning})", lambda value: value if value == word else self.read(value)

@@ -42,7 +42,7 @@ TRAINING = {
 }
 EARLY_STOPPING = ("patience", "factor", "lr_min")
 
-# Options that mean the same in every method. Any other takes the type its recipe shows.
+# Options of our methods. Any other, and one of these names that a recipe means otherwise, takes the type its recipe shows.
 OPTIONS: dict[str, Kind] = {
     "lr": number(0, 10, above=True),
     "samples": whole(1),
@@ -88,7 +88,12 @@ def methods() -> set[str]:
 
 
 def method_settings(recipe: Recipe, method: str) -> dict[str, Known]:
-    return {key: Known(OPTIONS.get(key) or like(value)) for key, value in recipe.methods[method].items()}
+    return {key: Known(_kind(key, value)) for key, value in recipe.methods[method].items()}
+
+
+def _kind(key: str, value: Any) -> Kind:
+    kind = OPTIONS.get(key)
+    return kind if kind is not None and (key == "lr" or kind.is_form(value)) else like(value)
 
 
 def networks() -> dict[str, dict[str, Option]]:

@@ -20,6 +20,7 @@ from remnant.training import EpochDone, RandomState, Schedule, Start, Trainer, T
 
 from .building import build_method
 from .drift import Drift
+from .earlier import note_code
 from .folder import RunError, RunFolder
 from .settings import Settings
 
@@ -87,6 +88,10 @@ class Run:
         first, training, matrix = self._resume(method, matrix)
         if self.steps == "captured" and self.device.type == "cpu":
             self._say(first, len(tasks), "steps are not captured: CUDA graphs need a GPU, and this run is on the CPU")
+        if "patience" in self.settings.training and self.validation is None:
+            self._say(
+                first, len(tasks), "not every task has a validation set (stream.valid): those train all their epochs"
+            )
         exams = [self._exam(task) for task in stream[:first]]
         said = ""
         for number in range(first, len(tasks)):
@@ -95,7 +100,7 @@ class Run:
             here = task if tasks[number] is stream[number] else stream[number]  # where it is there already, not twice
             exams += [self._exam(t) for t in (stream if joint else [here])]
             if training.epoch == 0:
-                method.start(number)
+                self._start(method, number)
             with self._timed("train") as timer:
                 yield from trainer.fit(
                     method, number, task, training, self._epoch_hook(number, len(tasks), method, matrix, timer)
@@ -119,6 +124,11 @@ class Run:
         self._record_drift(method, exams[0][0], trainer.schedule.evaluation_batch, len(tasks))
         self._finish(method, matrix)
 
+    def _start(self, method: Method, task: int) -> None:
+        method.start(task)
+        if method.task != task:  # it would go on training the head of another task
+            raise RunError(f"{self.settings.method}: its start(task) must call super().start(task), and does not.")
+
     def _exam(self, task: Task) -> tuple[Split, Split]:
         """What stays on the device of a task that was learnt: its test and validation set."""
         return task.test.to(self.device), task.valid.to(self.device)
@@ -134,7 +144,7 @@ class Run:
         task = int(state["task"])
         training = TrainingState.from_state(state["training"], self.device)
         if training.epoch:
-            method.start(task)
+            self._start(method, task)
         try:
             method.load_state_dict(state["method"])
         except (KeyError, RuntimeError, StateError) as error:
@@ -150,6 +160,8 @@ class Run:
         done = (task, training.epoch)
         self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
         self._say(task, matrix.tasks, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
+        if other_code := note_code(self.folder, self.device):
+            self._say(task, matrix.tasks, other_code, serious=True)
         return task, training, AccuracyMatrix.from_csv(state["matrix"])
 
     def _checkpoint(self, task: int, training: TrainingState, method: Method, matrix: AccuracyMatrix) -> Start:

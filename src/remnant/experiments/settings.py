@@ -126,6 +126,8 @@ class _Draft:
     def __init__(self, base: Recipe, method: str, protocol: str) -> None:
         if method not in base.methods:
             raise not_on(base, method)
+        if "lr" not in base.methods[method]:
+            raise SettingsError(f"Recipe of {base.benchmark}: methods.{method} has no lr, which every method takes.")
         self.base, self.method, self.protocol = base, method, protocol
         self.values: dict[str, dict[str, Any]] = {
             "options": deepcopy(base.methods[method]),
@@ -193,6 +195,10 @@ class _Draft:
 
     def _known(self, section: str, name: str, label: str) -> Known:
         if section == "stream" and self.any_stream_option:
+            if name == "seed":
+                raise SettingsError(
+                    f"{label}: a stream has the run's seed. Choose it with --seeds (2, is seed 2 alone)."
+                )
             return known.own_option()
         if name not in self.known[section]:
             raise self._no_such(section, _key(section, name), label)

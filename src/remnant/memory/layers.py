@@ -1,4 +1,4 @@
-"""How each layer type sees its input as rows, its weight as a matrix (Eq. 1–3). One rule a type; `register_layer` adds more."""
+"""How each layer type sees its input as rows, its weight as a matrix (Eq. 1–3). A rule a type; `register_layer` adds more."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ class Method:
 
     @property
     def nbytes(self) -> int:
-        """Memory the method keeps from one task to the next, the network aside."""
-        return 0
+        """Memory the method keeps from one task to the next, the network aside: by default, its state's tensors."""
+        return _bytes_of({name: part for name, part in self.state_dict().items() if name != "network"})
 
     @property
     def capacity(self) -> float:
@@ -141,3 +141,10 @@ class Method:
     def tensors(self) -> list[Tensor]:
         """Everything a step may change in place."""
         return [*self.network.parameters(), *self.network.buffers()]
+
+
+def _bytes_of(state: Any) -> int:
+    if isinstance(state, Tensor):
+        return state.nbytes
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
+    return sum(map(_bytes_of, parts))

@@ -39,7 +39,7 @@ def docs_page(content: Content, notes: str) -> str:
         "",
         f"<!-- Made by `{COMMAND}` from results/ and {NOTES}: edit those. A test fails when this is out of date. -->",
         "",
-        "Tables and figures are made from `results/` (matrices, settings, ranks, timings); mean ± standard deviation over seeds.",
+        "Tables and figures are of `results/` (matrices, settings, ranks, timings); mean ± standard deviation over seeds.",
         f"`{COMMAND}` makes this page again, and `report/index.html` with all the figures.",
         "",
         "## In short",
