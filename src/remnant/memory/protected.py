@@ -53,6 +53,7 @@ class ProtectedWeight:
         self.added: list[int] = []  # directions per task, all groups together
         self._projections: dict[tuple[bool, bool], Projection] = {}
         self._of_rows: dict[int, Projection] = {}
+        self._changes = 0  # of the subspaces, when these were made
 
     @property
     def capacity(self) -> int:
@@ -150,6 +151,7 @@ class ProtectedWeight:
     def projection_of_rows(self, rows: int) -> Projection:
         """For as many rows of input in place of the gradient's; another form may be the cheapest."""
         weight = self.view.weight
+        self._forget_stale()
         cached = self._of_rows.get(rows)
         if cached is None or cached.device != weight.device:
             cached = self._of_rows[rows] = Projection(self.subspaces, rows, weight.dtype, weight.device)
@@ -162,6 +164,7 @@ class ProtectedWeight:
     def _projection(self, stack: Tensor, *, hard: bool = False) -> Projection:
         """For a stack as it lies."""
         last = self._channels_last
+        self._forget_stale()
         cached = self._projections.get((hard, last))
         if cached is None or (cached.dtype, cached.device) != (stack.dtype, stack.device):
             order = self.view.last_order if last else None
@@ -170,6 +173,12 @@ class ProtectedWeight:
             if not hard and all(bool((s.weights >= 1).all()) for s in self.subspaces):
                 self._projections[True, last] = cached
         return cached
+
+    def _forget_stale(self) -> None:
+        """A user may have given directions other weights, or grown a subspace, between two steps."""
+        changes = sum(subspace.changes for subspace in self.subspaces)
+        if changes != self._changes:
+            self._projections, self._of_rows, self._changes = {}, {}, changes
 
     def _as_it_lies(self, tensors: list[Tensor]) -> Tensor:
         """The stack, its inputs in the order that the weight has them in memory: a view, where all lies as the weight does."""

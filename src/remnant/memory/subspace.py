@@ -34,6 +34,8 @@ class Subspace:
     weight in [0, 1] (1: held hard, as in the paper); weighted directions are always stored themselves.
     """
 
+    changes = 0  # so far: by them a projection made of the subspace knows that it is out of date
+
     def __init__(
         self, capacity: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
     ) -> None:
@@ -43,6 +45,11 @@ class Subspace:
         self._stored = torch.zeros(capacity, 0, dtype=dtype, device=device)
         self._is_complement = False
         self._weights: Tensor | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # No operation writes into a stored tensor, so every change is one of these.
+        super().__setattr__(name, value)
+        super().__setattr__("changes", self.changes + 1)
 
     @property
     def rank(self) -> int:
@@ -65,14 +72,14 @@ class Subspace:
 
     @property
     def weights(self) -> Tensor:
-        """How hard each direction of `basis` is held, in [0, 1]."""
-        return self._stored.new_ones(self.rank) if self._weights is None else self._weights
+        """How hard each direction of `basis` is held, in [0, 1]. A copy: assign to change them, from the next step on."""
+        return self._stored.new_ones(self.rank) if self._weights is None else self._weights.clone()
 
     @weights.setter
     def weights(self, weights: Tensor) -> None:
         self._check_weights(weights)
         self._store(self.basis, complement=False)
-        self._weights = weights.to(self._stored)
+        self._weights = weights.detach().to(self._stored, copy=True)
 
     def _check_weights(self, weights: Tensor) -> None:
         if weights.shape != (self.rank,):
