@@ -279,8 +279,10 @@ class GPM:
         return MemoryReport(self.tasks, tuple(layers), tuple(self._plan.frozen))
 
     def verify(self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None) -> Verification:
-        """How far W·M has moved since the task began, per layer; with batches of an old task, how far its outputs drifted.
+        """How far W·M has moved, per layer; with batches of an old task, how far its outputs drifted.
 
+        Both since the last `consolidate`: call it when a task is trained and before it is consolidated; right after, both
+        are 0.
         Raises LeakError where a layer's leak is beyond the tolerance and beyond what its number type can hold.
         """
         self._check_model()
