@@ -41,6 +41,11 @@ def under_autocast(m: nn.Module, h: Tensor) -> Tensor:
         return torch.as_tensor(m.mid(h) + F.linear(h, m.mid.weight)).float()
 
 
+def layer_under_autocast(m: nn.Module, h: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return torch.as_tensor(m.mid(h))
+
+
 MULTIPLIED: dict[str, Head] = {
     "linear": lambda m, h: F.linear(h, m.tok.weight),
     "matmul": lambda m, h: h @ m.tok.weight.T,
@@ -55,6 +60,8 @@ MULTIPLIED: dict[str, Head] = {
     "called too, with its features in another order": lambda m, h: m.mid(h) + F.linear(h.flip(-1), m.mid.weight),
     "that by einsum": lambda m, h: m.mid(h) + torch.einsum("bti,oi->bto", h.flip(-1), m.mid.weight),
     "called too, with another norm's output": lambda m, h: F.linear(whiten(m.mid(whiten(h)).tanh()), m.mid.weight),
+    "called too, from the other side": lambda m, h: m.mid(h) + h @ m.mid.weight,
+    "called too, with another function of the weight": lambda m, h: m.mid(h) + F.linear(h, m.mid.weight.abs()),
     "called too, with a tenth of it changed": lambda m, h: m.mid(h) + F.linear(h + 0.1 * h.flip(-1), m.mid.weight),
 }
 LOOKED_AT: dict[str, Head] = {
@@ -67,11 +74,14 @@ LOOKED_AT: dict[str, Head] = {
     "its layer again": lambda m, h: m.mid(h),
     "positions": lambda m, h: m.mid(h) + m.mid(m.tok(torch.arange(h.shape[1]))),
     "called too": lambda m, h: m.mid(h) + F.linear(h, m.mid.weight),
+    "called too, with the bias": lambda m, h: m.mid(h) + F.linear(h, m.mid.weight, m.mid.bias),
+    "called too, by matmul": lambda m, h: m.mid(h) + h @ m.mid.weight.T,
     "called too, by einsum": lambda m, h: m.mid(h) + torch.einsum("bti,oi->bto", h, m.mid.weight),
     "called too, one row a token": lambda m, h: m.mid(h) + F.linear(h.flatten(0, 1), m.mid.weight).view_as(h),
     "called too, computed again": lambda m, h: m.mid(h) + F.linear(h.double().atanh().tanh().float(), m.mid.weight),
     "called too, in bf16": lambda m, h: m.mid(h) + F.linear(h.bfloat16(), m.mid.weight.bfloat16()).float(),
     "called too, under autocast": under_autocast,
+    "called too, its layer under autocast": lambda m, h: layer_under_autocast(m, h) + F.linear(h, m.mid.weight),
 }
 OLD, NEW = torch.arange(15).reshape(3, 5) % 4, 4 + torch.arange(40).reshape(8, 5) % 8
 

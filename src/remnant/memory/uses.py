@@ -41,7 +41,8 @@ class Uses(TorchFunctionMode):
 
     A tensor computed from the model's own tensors alone (a transposed weight, a penalty, a mask) stands for those; every
     other tensor counts as input. So a norm or W·Wᵀ is no use, F.linear(h, W.T.float()) is one. A layer that is called
-    too, with the same input, has remembered it: that is none either. Nor is what a part does that the user excluded.
+    too, with the same input and result, has remembered it: that is none either. (The result tells x·Wᵀ from x·W and from
+    x·|W|.) Nor is what a part does that the user excluded.
     """
 
     def __init__(self, model: nn.Module, plan: Plan, selection: Selection) -> None:
@@ -49,8 +50,9 @@ class Uses(TorchFunctionMode):
         self._model, self._plan, self._selection = model, plan, selection
         self.read: set[str] = set()
         self._protected = {parameter for weight in plan.weights for parameter in weight.parameters}
-        self._found: list[tuple[Tensor, str, list[_Likeness]]] = []
+        self._found: list[tuple[Tensor, str, list[_Likeness], list[_Likeness]]] = []  # with inputs and results
         self._given: dict[Tensor, list[_Likeness]] = {}  # what a weight's own layers got
+        self._gave: dict[Tensor, list[_Likeness]] = {}  # and made of it
         self._open: Counter[Tensor] = Counter()  # whose layers are being called
         self._excused = 0  # depth in excluded modules
         self._origins: dict[
@@ -79,10 +81,13 @@ class Uses(TorchFunctionMode):
 
     @property
     def outside(self) -> dict[Tensor, str]:
+        def known(parameter: Tensor, seen: list[_Likeness], among: dict[Tensor, list[_Likeness]]) -> bool:
+            return all(any(x.is_near(y, of=parameter) for y in among.get(parameter, [])) for x in seen)
+
         return {
             parameter: name
-            for parameter, name, inputs in self._found
-            if not all(any(x.is_near(y, of=parameter) for y in self._given.get(parameter, [])) for x in inputs)
+            for parameter, name, inputs, results in self._found
+            if not (known(parameter, inputs, self._given) and known(parameter, results, self._gave))
         }
 
     def __torch_function__(
@@ -101,8 +106,8 @@ class Uses(TorchFunctionMode):
         behind = frozenset(p for origin in origins for p in origin if not self._open[p])
         inputs = [x for x in given if id(x) not in self._origins]
         if inputs and behind and not self._excused and PRODUCT.fullmatch(name):
-            likenesses = [_Likeness(x) for x in inputs]
-            self._found += [(parameter, name, likenesses) for parameter in behind]
+            got, made = ([_Likeness(x) for x in tensors] for tensors in (inputs, results))
+            self._found += [(parameter, name, got, made) for parameter in behind]
         for x in [*results, *(given[:1] if written else [])]:
             if inputs:
                 if not isinstance(x, nn.Parameter):
@@ -142,13 +147,27 @@ class Uses(TorchFunctionMode):
             for parameter in remembered:
                 self._given.setdefault(parameter, []).extend(likenesses)
 
-        def after(*_: Any) -> None:
+        def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if remembered and isinstance(output, Tensor):
+                likenesses = [_Likeness(x) for x in _with_and_without_bias(module, output)]
+                for parameter in remembered:
+                    self._gave.setdefault(parameter, []).extend(likenesses)
             self._open.subtract(remembered | unselected)
             self._excused -= excluded
 
         # Before any other hook, so that what those do with the layer's weight counts as the layer's own.
         yield module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         yield module.register_forward_hook(after)
+
+
+def _with_and_without_bias(layer: nn.Module, output: Tensor) -> list[Tensor]:
+    """A function may leave the bias out; W·x is what it is."""
+    weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor) and 2 <= weight.ndim <= output.ndim + 1):
+        return [output]
+    if bias.device != output.device or bias.numel() != output.shape[1 - weight.ndim]:
+        return [output]  # a layer of the user's own, whose bias is something else, or an offloaded one
+    return [output, output - bias.to(output.dtype).reshape(-1, *[1] * (weight.ndim - 2))]
 
 
 class _Likeness:
@@ -175,6 +194,7 @@ class _Likeness:
     def is_near(self, other: _Likeness, *, of: Tensor) -> bool:
         """As inputs of a weight. A matrix takes row by row, however those are numbered; a kernel needs its neighbours."""
         a, b = self.shape, other.shape
-        alike = a == b or (of.ndim <= 2 and a[-1:] == b[-1:] and a.numel() == b.numel())
-        distance = (self.products.double().cpu() - other.products.double().cpu()).square().mean().sqrt()
-        return alike and bool(distance <= max(self.error, other.error) * float(self.norm))
+        if a != b and not (of.ndim <= 2 and a[-1:] == b[-1:] and a.numel() == b.numel()):
+            return False
+        distance = (self.products.cpu().double() - other.products.cpu().double()).square().mean().sqrt()
+        return bool(distance <= max(self.error, other.error) * float(self.norm))
