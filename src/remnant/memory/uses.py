@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -31,7 +30,7 @@ WRITES = re.compile(r"__(setitem|set|iadd|isub|imul|itruediv|ipow|iand|ior|ixor)
 READS_A_NUMBER = re.compile(r"item|tolist|numpy|__(float|int|bool|index|array)__")
 NEAR = 1e-3  # an input computed twice is the same input, whatever its last bits
 EXACT = 1e-9  # but an index has no last bits: the next one is another row
-PRODUCTS = 8  # two inputs may agree in one by chance, hardly in all
+PRODUCTS = 8  # two inputs may agree in one by chance, hardly in all; as many as a 64-bit number has bytes
 
 
 class Uses(TorchFunctionMode):
@@ -170,6 +169,19 @@ def _with_and_without_bias(layer: nn.Module, output: Tensor) -> list[Tensor]:
     return [output, output - bias.to(output.dtype).reshape(-1, *[1] * (weight.ndim - 2))]
 
 
+def _scattered(rows: Tensor, dim: int) -> Tensor:
+    """PRODUCTS numbers of variance 1 for each place along a dimension, as good as random and always the same.
+
+    Not of torch's generator: the user's draws stay what they were, and vmap allows none. Not of numpy's: a host that draws
+    millions holds up a GPU. The bytes of the place's number, mixed in the manner of splitmix64.
+    """
+    mixed = torch.arange(rows.shape[dim], device=rows.device) + (1 + dim << 40)
+    for factor in (-7046029254386353131, -4658895280553007687, -7723592293110705685):
+        mixed = (mixed ^ (mixed >> 29)) * factor
+    places = 8 * torch.arange(PRODUCTS, device=rows.device)
+    return ((mixed[:, None] >> places & 0xFF).to(rows.dtype) - 127.5) / 73.9
+
+
 class _Likeness:
     """Enough of a tensor to know it again, without keeping it: random products uᵢᵀ·X·vᵢ, the same for every tensor.
 
@@ -185,10 +197,7 @@ class _Likeness:
         with torch._C.DisableTorchFunction(), full_precision(x.device):
             values = x.detach().to(torch.float32 if real else torch.float64) if plain else torch.tensor(torch.nan)
             rows = torch.atleast_2d(values).flatten(0, -2)
-            # Not torch's generator: the user's draws stay what they were, and vmap allows none.
-            draw = np.random.default_rng(0)
-            drawn = (draw.integers(-127, 128, (size, PRODUCTS), dtype=np.int8) for size in rows.shape)
-            left, right = (torch.from_numpy(numbers).to(rows) / 73.3 for numbers in drawn)  # to variance 1
+            left, right = _scattered(rows, 0), _scattered(rows, 1)
             self.norm, self.products = torch.linalg.vector_norm(values), (left * (rows @ right)).sum(0)
 
     def is_near(self, other: _Likeness, *, of: Tensor) -> bool:
