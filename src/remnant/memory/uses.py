@@ -30,6 +30,7 @@ WRITES = re.compile(r"__(setitem|set|iadd|isub|imul|itruediv|ipow|iand|ior|ixor)
 READS_A_NUMBER = re.compile(r"item|tolist|numpy|__(float|int|bool|index|array)__")
 NEAR = 1e-3  # an input computed twice is the same input, whatever its last bits
 EXACT = 1e-9  # but an index has no last bits: the next one is another row
+ROWS, SPREAD = 4096, 2654435761  # of more rows so many, from all over: to read all would take a tenth of consolidating
 PRODUCTS = 8  # two inputs may agree in one by chance, hardly in all; as many as a 64-bit number has bytes
 
 
@@ -195,10 +196,12 @@ class _Likeness:
         self.error = max(NEAR, 2 * torch.finfo(x.dtype).eps) if real else EXACT
         # Unseen by the mode: a layer's input may be another's weight, and these products are no use of it.
         with torch._C.DisableTorchFunction(), full_precision(x.device):
-            values = x.detach().to(torch.float32 if real else torch.float64) if plain else torch.tensor(torch.nan)
-            rows = torch.atleast_2d(values).flatten(0, -2)
+            rows = torch.atleast_2d(x.detach() if plain else torch.tensor(torch.nan)).flatten(0, -2)
+            if len(rows) > ROWS:
+                rows = rows[torch.arange(ROWS, device=rows.device) * SPREAD % len(rows)]
+            rows = rows.to(torch.float32 if real else torch.float64)
             left, right = _scattered(rows, 0), _scattered(rows, 1)
-            self.norm, self.products = torch.linalg.vector_norm(values), (left * (rows @ right)).sum(0)
+            self.norm, self.products = torch.linalg.vector_norm(rows), (left * (rows @ right)).sum(0)
 
     def is_near(self, other: _Likeness, *, of: Tensor) -> bool:
         """As inputs of a weight. A matrix takes row by row, however those are numbered; a kernel needs its neighbours."""
