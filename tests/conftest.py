@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,14 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(20210413)
+
+
+@pytest.fixture(autouse=True)
+def _chance_back() -> Iterator[None]:
+    """Runs made in this process may switch torch to bit-equal results."""
+    yield
+    if torch.are_deterministic_algorithms_enabled():  # to set it loads torch's compiler: seconds
+        torch.use_deterministic_algorithms(False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("typer")
 from typer.testing import CliRunner
@@ -28,10 +27,9 @@ def stream(seed):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    torch.use_deterministic_algorithms(False)
+    return tmp_path
 
 
 def remnant(*words: str, code: int) -> Any:

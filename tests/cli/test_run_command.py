@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("typer")
 from typer.testing import CliRunner
@@ -26,12 +24,11 @@ FEW = ["--set", "stream.tasks=2", "--set", "training.epochs=1", "--set", "traini
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to stand in, without prepared data sets."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "store"))
-    yield tmp_path
-    torch.use_deterministic_algorithms(False)
+    return tmp_path
 
 
 def remnant(*words: str, code: int = 0) -> Any:

@@ -23,7 +23,6 @@ def _switches_back() -> Iterator[None]:
     yield
     torch.set_float32_matmul_precision(before[0])
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize(

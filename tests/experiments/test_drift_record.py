@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from remnant.experiments import drift as recorded
 from remnant.experiments.executor import Plan, execute
@@ -31,12 +30,6 @@ ALEXNET = ("network.name=alexnet", "network.width=2", "network.norm=batch", "tra
 
 class Cut(Exception):  # noqa: N818  # an end, not an error
     pass
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def plan(root: Path, *, method: str = "gpm", drift: bool = True, own: bool = False) -> Plan:

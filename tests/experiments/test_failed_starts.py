@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from remnant.data.errors import DataError
 from remnant.experiments.executor import Plan, execute
@@ -20,12 +18,6 @@ from remnant.methods.finetune import Finetune
 
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
 TOO_LARGE = (*FEW, "network.name=alexnet")
-
-
-@pytest.fixture(autouse=True)
-def _switches_back() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def plan(root: Path, *overrides: str, benchmark: str = "permuted-digits", seeds: tuple[int, ...] = (0,)) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ class Own(Method):
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "kept": {"by task": (self.kept, 3, "words")}}
-
-
-@pytest.fixture(autouse=True)
-def _switches_back() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,6 @@ def stream(seed, tasks=3, valid=0.2):
 def own(tmp_path: Path) -> str:
     (tmp_path / "own.py").write_text(OWN)
     return f"{tmp_path / 'own.py'}:stream"
-
-
-@pytest.fixture(autouse=True)
-def _switches_back() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def plan(

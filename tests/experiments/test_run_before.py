@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from remnant.experiments.executor import Plan, execute
 from remnant.experiments.folder import RunError, RunFolder
@@ -26,12 +24,6 @@ def stream(seed):
     x = [torch.randn(100, 6, generator=torch.Generator().manual_seed(seed + n)) for n in range(2)]
     return Stream.from_arrays([(x, (x[:, 0] > 0).long()) for x in x], test=0.3, valid=0.2)
 """
-
-
-@pytest.fixture(autouse=True)
-def _switches_back() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

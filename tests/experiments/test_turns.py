@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -130,14 +130,7 @@ def test_a_run_says_once_why_it_is_slower_than_it_could_be(tmp_path: Path, monke
     assert [note for note in notes if note] == ["an epoch is not one kernel: there is no such kernel."]
 
 
-@pytest.fixture
-def _switches_back() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.gpu
-@pytest.mark.usefixtures("_switches_back")
 @pytest.mark.parametrize("norm", ["running", "batch"])
 def test_three_seeds_side_by_side_are_the_three_alone(norm: str, tmp_path: Path) -> None:
     """Also with a checkpoint after each epoch, written while others are captured. Dropout and orders are random."""

@@ -161,13 +161,6 @@ def forks() -> Iterator[Forks]:
     forks.process.communicate()
 
 
-@pytest.fixture(autouse=True)
-def _switches_back() -> Iterator[None]:
-    """Commands run in this process switch torch to bit-equal results."""
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def outcome(run: RunFolder) -> dict[str, Any]:
     """All that an unbroken run and a broken one must have in common, which is everything but times."""
     result = run.result()
