@@ -61,21 +61,25 @@ def test_graphs_of_any_length_make_up_the_epoch(rows: int, monkeypatch: pytest.M
 
 
 def test_others_may_go_between_what_recording_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warm-ups, a collection, a graph for several batches, one for the short one: no two in one turn."""
+    """Readiness, warm-ups, a collection, a graph for several batches, one for the short one: no two in one turn."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
     monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
     done: list[str] = []
     monkeypatch.setattr("gc.collect", lambda: done.append("collected"))
     monkeypatch.setattr(CapturedSteps, "_one", lambda self, part: done.append(f"stepped {len(part)}"))
+    monkeypatch.setattr("remnant.training.steps.make_ready", lambda network: done.append("made ready"))
     method = METHODS["finetune"](build("mlp", input_shape=(1, 6, 6), classes=[3], seed=1), lr=0.05)
     steps = CapturedSteps(method, Split.of(torch.randn(45, 1, 6, 6), torch.zeros(45, dtype=torch.int64)), 10)
     turns = []
-    for _ in steps.record():
+    for start in steps.record():
+        if start is not None:
+            start()
         turns.append(list(done))
         done.clear()
-    assert sorted(turns[0]) == ["stepped 10", "stepped 5"]
-    assert turns[1:] == [["collected"], ["stepped 10"] * 2, ["stepped 5"]]
+    assert turns[0] == ["made ready"]
+    assert sorted(turns[1]) == ["stepped 10", "stepped 5"]
+    assert turns[2:] == [["collected"], ["stepped 10"] * 2, ["stepped 5"]]
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 BLOCK = 1024
 FEATURES = 16  # to a block of threads, with all their rows
-MOST_ROWS = 512
+LEAST_ROWS, MOST_ROWS = 64, 512  # there is room for: an epoch's smaller last batch is no reason to compile anew
 
 # A norm before pooling: 16 channels to a block of threads, 64 bytes side by side. Where it normalises, each of 128 threads has
 # four values: with more, the compiler lays floats out as the bytes beside them want it, and they no longer come in one load.
@@ -38,12 +38,13 @@ class ReluDropout(nn.Module):
         """Of norm(x), where one is given."""
         fuse = self.training and 0 <= self.rate < 1 and _can_fuse(x)
         if fuse and norm is not None and _can_normalise(norm, x, self.pool):
-            way = _NormalisedPool if self.pool else _Normalised
-            return cast(Tensor, way.apply(x, norm.weight, norm.bias, norm.eps, 1 - self.rate))  # type: ignore[no-untyped-call]
+            way = NormalisedPool if self.pool else Normalised
+            seen = x, norm.weight, norm.bias, _seed(x), norm.eps, 1 - self.rate
+            return cast(Tensor, way.apply(*seen))  # type: ignore[no-untyped-call]
         if norm is not None:
             x = norm(x)
         if fuse:
-            return cast(Tensor, _Fused.apply(x, 1 - self.rate, self.pool))  # type: ignore[no-untyped-call]
+            return cast(Tensor, _Fused.apply(x, _seed(x), 1 - self.rate, self.pool))  # type: ignore[no-untyped-call]
         x = F.dropout(F.relu(x), self.rate, self.training)
         return F.max_pool2d(x, 2) if self.pool else x
 
@@ -72,10 +73,9 @@ _has_triton = importlib.util.find_spec("triton") is not None
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, keep: float, pool: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, seed: Tensor, keep: float, pool: bool) -> Tensor:
         from . import activation_kernel as kernel
 
-        seed = _seed(x)
         x = _channels_last(x)
         ctx.shape, ctx.keep, ctx.pool = x.shape, keep, pool
         if pool:
@@ -92,7 +92,7 @@ class _Fused(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         from . import activation_kernel as kernel
 
         (kept,) = ctx.saved_tensors
@@ -104,29 +104,29 @@ class _Fused(torch.autograd.Function):
             kernel.pooled_backward[_grid(dx)](dy, kept, dx, dx.numel(), *sizes, ctx.keep, BLOCK=BLOCK)
         else:
             kernel.plain_backward[_grid(dx)](dy, kept, dx, dx.numel(), ctx.keep, BLOCK=BLOCK)
-        return dx, None, None
+        return dx, None, None, None
 
 
-class _Normalised(torch.autograd.Function):
+class Normalised(torch.autograd.Function):
     """Batch normalisation of rows, ReLU and dropout."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, keep: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
         from . import activation_kernel as kernel
 
         x = x.contiguous()
         rows, features = x.shape
         y = torch.empty_like(x)
         mean, scale = torch.empty_like(weight), torch.empty_like(weight)
-        ctx.keep, ctx.held = keep, {"R": max(16, 1 << (rows - 1).bit_length()), "BLOCK": FEATURES}
+        ctx.keep, ctx.held = keep, {"R": max(LEAST_ROWS, 1 << (rows - 1).bit_length()), "BLOCK": FEATURES}
         kernel.normalised_forward[(-(-features // FEATURES),)](
-            x, weight, bias, y, mean, scale, _seed(x), rows, features, eps, keep, **ctx.held
+            x, weight, bias, y, mean, scale, seed, rows, features, eps, keep, **ctx.held
         )
         ctx.save_for_backward(x, y, weight, mean, scale)
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         from . import activation_kernel as kernel
 
         x, y, weight, mean, scale = ctx.saved_tensors
@@ -136,14 +136,14 @@ class _Normalised(torch.autograd.Function):
         kernel.normalised_backward[(-(-features // FEATURES),)](
             *seen, dx, dweight, dbias, rows, features, ctx.keep, **ctx.held
         )
-        return dx, dweight, dbias, None, None
+        return dx, dweight, dbias, None, None, None
 
 
-class _NormalisedPool(torch.autograd.Function):
+class NormalisedPool(torch.autograd.Function):
     """Batch normalisation of images, ReLU, dropout and 2×2 max-pooling."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, keep: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
         from . import norm_pool_kernel as kernel
 
         x = _channels_last(x)
@@ -157,14 +157,14 @@ class _NormalisedPool(torch.autograd.Function):
         kernel.value_parts[_blocks(parts, c)](x, sums, rows, share, c, **ADDING)
         made = y, normal, kept, mean, scale
         kernel.norm_pool_forward[_blocks(-(-windows // WINDOWS), c)](
-            x, weight, bias, sums, _seed(x), *made, windows, rows, share, parts, c, h, w, eps, keep, **NORMALISING
+            x, weight, bias, sums, seed, *made, windows, rows, share, parts, c, h, w, eps, keep, **NORMALISING
         )
         ctx.keep = keep
         ctx.save_for_backward(x, normal, kept, weight, mean, scale)
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         from . import norm_pool_kernel as kernel
 
         x, normal, kept, weight, mean, scale = ctx.saved_tensors
@@ -179,7 +179,7 @@ class _NormalisedPool(torch.autograd.Function):
         kernel.norm_pool_backward[_blocks(-(-cells // WINDOWS), c)](
             *seen, dx, dweight, dbias, cells, n * h * w, parts, c, h, w, ctx.keep, **NORMALISING
         )
-        return dx, dweight, dbias, None, None
+        return dx, dweight, dbias, None, None, None
 
 
 def _split(rows: int) -> tuple[int, int]:

@@ -64,7 +64,7 @@ def plain_backward(dy_ptr, kept_ptr, dx_ptr, size, keep, BLOCK: tl.constexpr):
     tl.store(dx_ptr + at, tl.load(dy_ptr + at, mask=mine, other=0.0) / keep, mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def normalised_forward(
     x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, scale_ptr, seed_ptr, rows, features, eps, keep,
     R: tl.constexpr, BLOCK: tl.constexpr,
@@ -84,7 +84,7 @@ def normalised_forward(
     tl.store(scale_ptr + feature, scale, mask=one)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def normalised_backward(
     dy_ptr, x_ptr, y_ptr, weight_ptr, mean_ptr, scale_ptr, dx_ptr, dweight_ptr, dbias_ptr, rows, features, keep,
     R: tl.constexpr, BLOCK: tl.constexpr,

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from remnant.models.activation import ReluDropout
 from remnant.models.geometry import image_shape, output_size
-from remnant.models.image_conv import ImageConv
 from remnant.models.network import Network
 from remnant.models.norm import Norm, norm_1d, norm_2d
 from remnant.models.wiring import Units, chain
@@ -38,7 +37,7 @@ class AlexNet(Network):
         units = 32 * width
         early, late = dropout
 
-        self.conv1 = ImageConv(channels, width, 4, bias=bias)
+        self.conv1 = nn.Conv2d(channels, width, 4, bias=bias)
         self.norm1 = norm_2d(width, norm)
         self.conv2 = nn.Conv2d(width, 2 * width, 3, bias=bias)
         self.norm2 = norm_2d(2 * width, norm)

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from remnant.models.geometry import image_shape, output_size
-from remnant.models.image_conv import ImageConv
 from remnant.models.names import no_such
 from remnant.models.network import Network
 from remnant.models.wiring import Units, chain
@@ -40,7 +39,7 @@ class LeNet(Network):
         channels, image = image_shape("LeNet", self.input_shape)
         filters = width * 50 // 20
 
-        self.conv1 = ImageConv(channels, width, 5, padding=2, bias=bias)
+        self.conv1 = nn.Conv2d(channels, width, 5, padding=2, bias=bias)
         self.conv2 = nn.Conv2d(width, filters, 5, padding=2, bias=bias)
         self.response_norm = nn.LocalResponseNorm(4, alpha=0.001 / 9, beta=0.75, k=1)
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)

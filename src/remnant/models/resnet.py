@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from remnant.models.geometry import Sliding, image_shape, output_size
-from remnant.models.image_conv import ImageConv
 from remnant.models.network import Network
 from remnant.models.norm import Norm, norm_2d
 from remnant.models.wiring import Maker, Units
@@ -75,7 +74,7 @@ class ResNet18(Network):
                 Block(outputs, outputs, stride=1, norm=norm, bias=bias),
             )
 
-        self.stem = ImageConv(channels, width, 3, stride=stem_stride, padding=1, bias=bias)
+        self.stem = nn.Conv2d(channels, width, 3, stride=stem_stride, padding=1, bias=bias)
         self.stem_norm = norm_2d(width, norm)
         self.stage1 = stage(width, width, 1)
         self.stage2 = stage(width, 2 * width, 2)

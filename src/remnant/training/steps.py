@@ -12,9 +12,10 @@ from torch import Tensor
 
 from remnant.data import Split
 from remnant.methods import Method
+from remnant.models import make_ready
 
 from .recording import recording
-from .work import Work, rows_seen
+from .work import Start, Work, rows_seen
 
 PER_TURN = 200  # eager steps between two chances for others to go
 LONGEST = 64  # steps to a graph
@@ -57,8 +58,9 @@ class CapturedSteps:
         self.lengths = sorted(lengths, reverse=True)
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
 
-    def record(self) -> Generator[None, None, None]:
+    def record(self) -> Generator[Start | None, None, None]:
         """Before the first epoch. Between its pieces others may go: together they are as long as an epoch of five runs."""
+        yield lambda: make_ready(self.method.network)
         # Libraries set themselves up on first use, which a capture must not see.
         with _unchanged(self.method.tensors()):
             for rows in {min(self.batch, self.rows), self.tail} - {0}:
