@@ -143,8 +143,10 @@ def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
     torch.set_float32_matmul_precision("high" if tf32 and not deterministic else "highest")
     torch.backends.cudnn.allow_tf32 = tf32 and not deterministic
     torch.backends.cudnn.benchmark = False  # trying algorithms out makes no step faster, and chooses by the moment
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # With more room to work in, cuBLAS splits a small product among many blocks and adds up their shares. That fills a GPU
+    # which has nothing else to do: a tenth of a step won for one AlexNet alone, and lost for each of five. Never, then: a seed
+    # alone is to be what it is among others.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     if deterministic != torch.are_deterministic_algorithms_enabled():  # to set it loads torch's compiler: seconds
         torch.use_deterministic_algorithms(deterministic)
     if device.type == "cpu":
@@ -160,10 +162,6 @@ def _side_by_side(plan: Plan, seeds: Sequence[int], device: torch.device, watch:
             if not folder.finished:  # by another process, between the first look and the lock
                 folder.save_execution(plan.execution)
                 runs.append(plan.run(seed, folder, watch))
-        if len(runs) > 1:
-            # With room to work in, cuBLAS splits a small product among many blocks and adds up their shares. That fills a GPU
-            # which has nothing else to do, and is a tenth of a step lost where other runs would have filled it.
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
         try:
             take_turns(runs, device)
         except torch.cuda.OutOfMemoryError as error:
