@@ -144,8 +144,8 @@ def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
     torch.backends.cudnn.allow_tf32 = tf32 and not deterministic
     torch.backends.cudnn.benchmark = False  # trying algorithms out makes no step faster, and chooses by the moment
     # With more room to work in, cuBLAS splits a small product among many blocks and adds up their shares. That fills a GPU
-    # which has nothing else to do: a tenth of a step won for one AlexNet alone, and lost for each of five. Never, then: a seed
-    # alone rounds as it does among others.
+    # which has nothing else to do: a tenth of a step won for one AlexNet alone, and lost for each of five. Never, then: how a
+    # run rounds must not depend on what runs beside it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     if deterministic != torch.are_deterministic_algorithms_enabled():  # to set it loads torch's compiler: seconds
         torch.use_deterministic_algorithms(deterministic)
