@@ -20,10 +20,14 @@ NORMED = {"alexnet": {"norm": "batch"}, "resnet18": {"norm": "batch"}}
 def test_convolutions_of_every_network_can_be_tried_out(name: str) -> None:
     network = build(name, input_shape=(3, 32, 32), classes=[10], seed=0, **NORMED.get(name, {}))
     before = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    seen: list[object] = []
+    for module in network.modules():
+        module.register_forward_hook(lambda *what: seen.append(what))
     with torch.no_grad():
         readiness._convolve(network, torch.device("cpu"))
     assert all(torch.equal(tensor, before[key]) for key, tensor in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
+    assert not seen  # a method's hooks would take it for an input
 
 
 def test_on_a_cpu_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

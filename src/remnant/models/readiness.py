@@ -64,8 +64,9 @@ def _normalise(way: Any, shape: tuple[int, ...], device: torch.device) -> None:
 def _convolve(network: nn.Module, device: torch.device) -> None:
     """The library is hundreds of megabytes, of which a kernel is read when it is first asked for."""
     for conv in (module for module in network.modules() if isinstance(module, nn.Conv2d)):
-        x = torch.zeros(ROWS, conv.in_channels, ACROSS, ACROSS, device=device).to(memory_format=torch.channels_last)
-        y = F.batch_norm(conv(x), None, None, training=True)
+        x = torch.zeros(ROWS, conv.in_channels, ACROSS, ACROSS, dtype=conv.weight.dtype, device=device)
+        x = x.to(memory_format=torch.channels_last)
+        y = F.batch_norm(conv._conv_forward(x, conv.weight, None), None, None, training=True)  # past any hooks
         slide = conv.stride, conv.padding, conv.dilation, False, (0, 0), conv.groups
         torch.ops.aten.convolution_backward(y, x, conv.weight, None, *slide, (True, True, False))
 
