@@ -19,7 +19,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _switches_back() -> Iterator[None]:
+def _switches_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
     yield
     torch.set_float32_matmul_precision(before[0])
@@ -31,6 +32,7 @@ def _switches_back() -> Iterator[None]:
     [(False, True, True), (False, False, False), (True, True, False), (True, False, False)],
 )
 def test_tf32_is_on_unless_it_or_chance_is_switched_off(deterministic: bool, tf32: bool, short: bool) -> None:
+    torch.backends.cudnn.benchmark = True
     prepare(CPU, deterministic=deterministic, tf32=tf32)
     assert torch.get_float32_matmul_precision() == ("high" if short else "highest")
     assert torch.backends.cudnn.allow_tf32 is short
@@ -43,7 +45,6 @@ def test_tf32_is_on_unless_it_or_chance_is_switched_off(deterministic: bool, tf3
 def test_products_are_not_split_unless_the_user_has_said_how_much_room_they_have(
     before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", before)
     if not before:
         monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     prepare(CPU, deterministic=False, tf32=True)

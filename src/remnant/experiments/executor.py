@@ -142,10 +142,10 @@ def prepare(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
     """Process-wide switches, before the first kernel."""
     torch.set_float32_matmul_precision("high" if tf32 and not deterministic else "highest")
     torch.backends.cudnn.allow_tf32 = tf32 and not deterministic
-    torch.backends.cudnn.benchmark = False  # trying algorithms out makes no step faster, and chooses by the moment
+    torch.backends.cudnn.benchmark = False  # trying algorithms out gains next to nothing, and chooses by the moment
     # With more room to work in, cuBLAS splits a small product among many blocks and adds up their shares. That fills a GPU
-    # which has nothing else to do: a tenth of a step won for one AlexNet alone, and lost for each of five. Never, then: how a
-    # run rounds must not depend on what runs beside it.
+    # which has nothing else to do: 7 % of a step won for one AlexNet alone, and lost for each of five. So it is never given
+    # more, not even alone: how a run rounds must not depend on what runs beside it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     if deterministic != torch.are_deterministic_algorithms_enabled():  # to set it loads torch's compiler: seconds
         torch.use_deterministic_algorithms(deterministic)

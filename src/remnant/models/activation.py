@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 BLOCK = 1024
 FEATURES = 16  # to a block of threads, with all their rows
-LEAST_ROWS, MOST_ROWS = 64, 512  # there is room for: an epoch's smaller last batch is no reason to compile anew
+LEAST_ROWS, MOST_ROWS = 64, 512  # a block has room for; at least so many that few last batches of an epoch compile anew
 
 # A norm before pooling: 16 channels to a block of threads, 64 bytes side by side. Where it normalises, each of 128 threads has
 # four values: with more, the compiler lays floats out as the bytes beside them want it, and they no longer come in one load.

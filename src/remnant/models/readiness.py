@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .activation import FEATURES, LEAST_ROWS, Normalised, NormalisedPool, ReluDropout
 
-# What is normalised by the batch: how, whether before pooling, and the smallest input that takes the kernels of any other.
+# What is normalised by the batch: how, whether before pooling, and the smallest input that takes the kernels of most others.
 KERNELS: dict[type[nn.Module], tuple[Any, bool, tuple[int, ...]]] = {
     nn.BatchNorm1d: (Normalised, False, (LEAST_ROWS, FEATURES)),
     nn.BatchNorm2d: (NormalisedPool, True, (1, FEATURES, 2, 2)),
@@ -62,7 +62,7 @@ def _normalise(way: Any, shape: tuple[int, ...], device: torch.device) -> None:
 
 
 def _convolve(network: nn.Module, device: torch.device) -> None:
-    """The library is hundreds of megabytes, of which a kernel is read when it is first asked for."""
+    """And normalise, as at test. The library has hundreds of megabytes, a kernel of which is read when first asked for."""
     for conv in (module for module in network.modules() if isinstance(module, nn.Conv2d)):
         x = torch.zeros(ROWS, conv.in_channels, ACROSS, ACROSS, dtype=conv.weight.dtype, device=device)
         x = x.to(memory_format=torch.channels_last)
