@@ -111,7 +111,7 @@ def _augmented(weight: ProtectedWeight, rows: Tensor, which: int | None, ones: T
     if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != wanted:
         raise ConsolidationError(
             f"{weight.name!r} takes {wanted[1]} inputs in {wanted[0]} group(s), and was given rows of shape "
-            f"{tuple(rows.shape)}. See what the batches hold and, where you registered the layer's rule, to that."
+            f"{tuple(rows.shape)}. See to what the batches hold and, where you registered the layer's rule, to that."
         )
     biases = len(weight.biases)
     if biases:

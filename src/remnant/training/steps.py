@@ -60,7 +60,7 @@ class CapturedSteps:
 
     def record(self) -> Generator[Start | None, None, None]:
         """Before the first epoch. Between its pieces others may go: together they are as long as an epoch of five runs."""
-        yield lambda: make_ready(self.method.network)
+        yield lambda: make_ready(self.method.network)  # seconds, the first time
         # Libraries set themselves up on first use, which a capture must not see.
         with _unchanged(self.method.tensors()):
             for rows in {min(self.batch, self.rows), self.tail} - {0}:
