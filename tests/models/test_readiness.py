@@ -31,6 +31,7 @@ def test_convolutions_of_every_network_can_be_tried_out(name: str) -> None:
 def test_on_a_cpu_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_ready", set())
     make_ready(build("mlp", input_shape=(4,), classes=2))
+    make_ready(torch.nn.ReLU())  # nor where there is nothing to be on a device
     assert not readiness._ready
 
 

@@ -30,7 +30,7 @@ def make_ready(network: nn.Module) -> None:
 
     Nothing is said of what fails here: it is left to the step, where it fails again.
     """
-    device = next(network.parameters()).device
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     with _one_at_a_time:
         if device.type == "cuda" and type(network) not in _ready:
             _ready.add(type(network))
