@@ -27,9 +27,9 @@ import torch
 from setting import Setting, best_device, some
 from timing import machine, now
 
-from remnant.experiments import run
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.settings import Settings
+from remnant.experiments.execute import run
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.settings.resolve import Settings
 
 WAYS = {"plain": ("eager", False), "ours": ("auto", False), "plain, nudged": ("eager", True)}
 

@@ -17,8 +17,8 @@ from setting import CPU, Setting
 from timing import fastest, fastest_stretch, machine, own
 
 from remnant import Subspace
+from remnant.accelerated.manual_backward import TOGETHER, ManualBackwardSteps
 from remnant.memory.gram import Gram
-from remnant.training.by_hand import TOGETHER, HandwrittenSteps
 
 Points = list[tuple[int, float]]
 
@@ -34,7 +34,7 @@ def over_tasks(quick: bool) -> tuple[Points, Points]:
     for number in range(wanted[-1]):
         train = setting.task(number).train
         method.start(number)
-        steps = HandwrittenSteps(method, train, 10)
+        steps = ManualBackwardSteps(method, train, 10)
         step = min(fastest_stretch(steps.epoch()) for _ in range(5)) / TOGETHER
         start = own()
         method.finish(number, train)

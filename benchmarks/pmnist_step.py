@@ -10,7 +10,7 @@ from __future__ import annotations
 from setting import CPU, Setting
 from timing import fastest_stretch, machine, own
 
-from remnant.training.by_hand import TOGETHER, HandwrittenSteps
+from remnant.accelerated.manual_backward import TOGETHER, ManualBackwardSteps
 from remnant.training.steps import PER_TURN, EagerSteps
 
 ROUNDS = 5
@@ -20,7 +20,7 @@ def main() -> None:
     setting = Setting("pmnist", CPU)
     first, second = setting.task(0), setting.task(1)
     ours, plain = setting.method(), setting.reference()
-    for _ in HandwrittenSteps(ours, first.train, setting.batch).epoch():
+    for _ in ManualBackwardSteps(ours, first.train, setting.batch).epoch():
         pass
     plain.network.load_state_dict(ours.network.state_dict())
     ours.finish(0, first.train)
@@ -28,7 +28,7 @@ def main() -> None:
     ours.start(1)
 
     before = own()
-    steps = HandwrittenSteps(ours, second.train, setting.batch)
+    steps = ManualBackwardSteps(ours, second.train, setting.batch)
     once = (own() - before) / (steps.count * setting.settings.training["epochs"])
     eager = EagerSteps(ours, second.train, setting.batch)
     taken, by_autograd, reference = [], [], []

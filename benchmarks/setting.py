@@ -10,8 +10,8 @@ import torch
 from reference import Reference
 
 from remnant.data import MissingDataError, Task, load_stream
-from remnant.experiments.executor import prepare
-from remnant.experiments.settings import SettingsError, resolve
+from remnant.experiments.execute.plan import prepare
+from remnant.experiments.settings.resolve import SettingsError, resolve
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from setting import Setting, best_device, some
 from timing import machine, now
 
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.settings import resolve
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.settings.resolve import resolve
 
 
 def ours(benchmark: str, seeds: int, overrides: tuple[str, ...], runs: Path | None) -> tuple[float, float]:

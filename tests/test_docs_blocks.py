@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.folder import RunFolder, find_runs, keep_results
-from remnant.experiments.settings import resolve
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.runs.folder import RunFolder, find_runs, keep_results
+from remnant.experiments.settings.resolve import resolve
 from remnant.models import MODELS
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .on_first_use import on_first_use
+from remnant.lazy import on_first_use
 
 __version__ = "0.1.0"
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .memory import (
+    from remnant.memory import (
         GPM,
         ConsolidationError,
         LayerView,

@@ -11,7 +11,7 @@ def main() -> None:
         import typer  # noqa: F401
     except ImportError as error:
         sys.exit(f"The command line needs {error.name}, which is not installed: pip install 'remnant[cli]'.")
-    from .cli import app
+    from remnant.cli import app
 
     for stream in (sys.stdout, sys.stderr):  # where there is no ± or …, a ? will do: no run shall end over it
         if isinstance(stream, io.TextIOWrapper):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from remnant.accelerated.manual_backward import ManualBackwardSteps
 from remnant.data import Split
 from remnant.methods import METHODS
 from remnant.models import Network, build
-from remnant.training.by_hand import HandwrittenSteps
 from remnant.training.steps import EagerSteps
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -39,7 +39,8 @@ def network(name: str, heads: int) -> Network:
 
 
 @pytest.mark.parametrize(
-    ("name", "heads", "kind"), [("mlp", 1, HandwrittenSteps), ("alexnet", 3, EagerSteps), ("resnet18", 3, EagerSteps)]
+    ("name", "heads", "kind"),
+    [("mlp", 1, ManualBackwardSteps), ("alexnet", 3, EagerSteps), ("resnet18", 3, EagerSteps)],
 )
 def test_three_tasks_end_with_the_same_weights(name: str, heads: int, kind: Any) -> None:
     torch.manual_seed(5)

@@ -14,7 +14,8 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from remnant.cli import app
-from remnant.data import load_dataset, sources
+from remnant.data import load_dataset
+from remnant.data.sets import sources
 
 runner = CliRunner()
 

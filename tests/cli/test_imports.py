@@ -17,9 +17,9 @@ pytest.importorskip("typer")
 import remnant
 from remnant import data
 from remnant.data import BENCHMARKS
-from remnant.experiments import catalogue, known
-from remnant.experiments.known import networks, options_of
-from remnant.experiments.settings import describe, recipe, recipe_names, resolve
+from remnant.experiments.settings.resolve import catalogue, describe, recipe, recipe_names, resolve
+from remnant.experiments.settings.resolve import schema as known
+from remnant.experiments.settings.schema import networks, options_of
 from remnant.memory.subspace import RANK_RULES
 from remnant.methods import METHODS
 from remnant.models import MLP, MODELS

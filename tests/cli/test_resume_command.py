@@ -12,8 +12,8 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from remnant.cli import app
-from remnant.experiments.folder import RunFolder, find_runs
-from remnant.experiments.settings import resolve
+from remnant.experiments.runs.folder import RunFolder, find_runs
+from remnant.experiments.settings.resolve import resolve
 
 runner = CliRunner()
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")

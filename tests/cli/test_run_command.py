@@ -13,11 +13,11 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from remnant.cli import app
+from remnant.cli import demo as demonstration
 from remnant.data.errors import DataError
 from remnant.evaluation import AccuracyMatrix
-from remnant.experiments import demonstration
-from remnant.experiments.folder import RunFolder, find_runs
-from remnant.experiments.settings import recipe, resolve
+from remnant.experiments.runs.folder import RunFolder, find_runs
+from remnant.experiments.settings.resolve import recipe, resolve
 
 runner = CliRunner()
 FEW = ["--set", "stream.tasks=2", "--set", "training.epochs=1", "--set", "training.batch=20", "--device", "cpu"]
@@ -177,7 +177,7 @@ def test_an_interrupt_has_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("remnant.experiments.executor._one_seed", interrupted)
+    monkeypatch.setattr("remnant.experiments.execute.plan._one_seed", interrupted)
     assert "Interrupted." in remnant("run", "permuted-digits", "gpm", *FEW, code=130).stderr
 
 
@@ -256,7 +256,7 @@ def test_reproduce_goes_on_after_a_row_that_cannot_be_run(monkeypatch: pytest.Mo
         raise DataError(f"no data for {plan.settings.benchmark}")
 
     tried: list[str] = []
-    monkeypatch.setattr("remnant.experiments.executor.execute", no_data)
+    monkeypatch.setattr("remnant.experiments.execute.plan.execute", no_data)
     result = remnant("reproduce", "table1b", "--methods", "hat", "--seeds", "1", "--device", "cpu", code=1)
     assert tried == ["split-cifar100", "split-miniimagenet", "five-datasets"]
     assert all(f"no data for {benchmark}" in result.stderr for benchmark in tried)

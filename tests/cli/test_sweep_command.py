@@ -12,7 +12,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner, Result
 
 from remnant.cli import app
-from remnant.experiments.folder import find_runs
+from remnant.experiments.runs.folder import find_runs
 
 FEW = ["--set", "stream.tasks=3", "--set", "training.epochs=2", "--set", "training.batch=20", "--device", "cpu"]
 SWEEP = ["sweep", "permuted-digits", "gpm", "--over", "threshold.start=0.6,0.99", *FEW]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from originals import REAL_ROOT, Arrays, blank
 
-from remnant.data import five_datasets, incremental, permuted, sources, split
-from remnant.data.store import Dataset, load_dataset
+from remnant.data import five_datasets, incremental, permuted, split
+from remnant.data.sets import sources
+from remnant.data.sets.store import Dataset, load_dataset
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from remnant.data import data_root, sources
+from remnant.data import data_root
+from remnant.data.sets import sources
 
 Arrays = dict[str, np.ndarray]
 REAL_ROOT = data_root()  # before any test points elsewhere

@@ -22,8 +22,8 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from remnant.cli import app
-from remnant.experiments.folder import RunFolder, find_runs
-from remnant.experiments.settings import resolve
+from remnant.experiments.runs.folder import RunFolder, find_runs
+from remnant.experiments.settings.resolve import resolve
 
 runner = CliRunner()
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -74,8 +74,8 @@ CASES = {
 FORKS = """
 import json, os, signal, sys, tempfile, torch
 from pathlib import Path
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.settings import resolve
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.settings.resolve import resolve
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as root:  # whatever is set up on first use
     few = resolve("permuted-digits", "gpm", ("stream.tasks=2", "training.epochs=1"))

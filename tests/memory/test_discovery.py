@@ -63,9 +63,9 @@ def test_what_nothing_covers_is_frozen_or_free_as_decided(decision: str) -> None
     started = model.cls_token.detach().clone()
     train_attached(memory, lambda: model(x).square().sum())
     assert not torch.equal(model.cls_token, started), "nothing is held before the first task is remembered"
-    assert memory.held == []
+    assert memory.frozen_parameters == []
     memory.consolidate(x)
-    assert [id(p) for p in memory.held] == ([id(model.cls_token)] if decision == "freeze" else [])
+    assert [id(p) for p in memory.frozen_parameters] == ([id(model.cls_token)] if decision == "freeze" else [])
     started = model.cls_token.detach().clone()
     train_attached(memory, lambda: (model(x) - 1).square().sum())
     assert torch.equal(model.cls_token, started) == (decision == "freeze")

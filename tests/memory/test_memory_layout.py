@@ -10,7 +10,7 @@ from attached import train_attached
 from torch import Tensor, nn
 
 from remnant import GPM
-from remnant.memory.layers import views_of
+from remnant.memory.layers.registry import views_of
 from remnant.memory.projection import Projection
 
 IMAGES = ((nn.Conv2d, torch.channels_last), (nn.Conv3d, torch.channels_last_3d))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant.data import Split, Stream
-from remnant.experiments.settings import SettingsError, resolve
+from remnant.experiments.settings.resolve import SettingsError, resolve
 from remnant.methods import AGEM
 from remnant.methods.agem import without_conflict
 from remnant.models import Network, build

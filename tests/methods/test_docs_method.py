@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from remnant.evaluation import backward_transfer
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.recipe_file import recipe
-from remnant.experiments.settings import SettingsError, resolve
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.settings.recipe import recipe
+from remnant.experiments.settings.resolve import SettingsError, resolve
 from remnant.methods import METHODS, Method
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remnant.experiments.settings import SettingsError, resolve
+from remnant.experiments.settings.resolve import SettingsError, resolve
 from remnant.methods import ER, Finetune
 from remnant.models import Network, build
 

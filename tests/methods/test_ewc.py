@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from remnant.data import Split
 from remnant.evaluation import backward_transfer
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.settings import SettingsError, resolve
-from remnant.methods import fisher
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.settings.resolve import SettingsError, resolve
 from remnant.methods.ewc import EWC
-from remnant.methods.fisher import fisher_diagonal
+from remnant.methods.parts import fisher
+from remnant.methods.parts.fisher import fisher_diagonal
 from remnant.models import Network, build
 
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -223,7 +223,7 @@ def test_no_penalty_is_so_strong_that_weights_overshoot() -> None:
         assert stiff.any()
         assert torch.allclose(p[stiff], (old - 0.125 * g)[stiff])
     method.lr.fill_(0.5)  # a new rate, a new bound
-    method.pace(1, 2, 1)
+    method.on_epoch_start(1, 2, 1)
     assert max(s.max().item() for s in method.stiffness) == 2.0
 
 

@@ -15,10 +15,10 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.experiments.settings import SettingsError, resolve
+from remnant.experiments.settings.resolve import SettingsError, resolve
 from remnant.methods import GEM
 from remnant.methods.gem import CHUNK, gram, without_conflicts
-from remnant.methods.quadratic import NonNegativeQuadratic
+from remnant.methods.parts.quadratic import NonNegativeQuadratic
 from remnant.models import Network, build
 
 CPU = torch.device("cpu")

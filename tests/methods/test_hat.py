@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.folder import RunError
-from remnant.experiments.settings import SettingsError, resolve
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.runs.folder import RunError
+from remnant.experiments.settings.resolve import SettingsError, resolve
 from remnant.methods.hat import HAT, clipped
 from remnant.models import Network, build
 from remnant.models.wiring import Units, chain
@@ -44,7 +44,7 @@ def data(net: Network, count: int = 24, seed: int = 0) -> Split:
 def train(method: HAT, task: int, split: Split, epochs: int = 3, batch: int = 8) -> None:
     method.start(task)
     for epoch in range(epochs):
-        method.pace(epoch, epochs, len(split) // batch)
+        method.on_epoch_start(epoch, epochs, len(split) // batch)
         for part in method.order(split, batch).split(batch):
             method.step(split.x[part], split.y[part])
 
@@ -95,7 +95,7 @@ def test_s_rises_from_its_inverse_to_s_max_within_each_epoch(steps: int) -> None
     split = data(method.network)
     method.start(0)
     for epoch in range(2):
-        method.pace(epoch, 2, steps)
+        method.on_epoch_start(epoch, 2, steps)
         for step in range(steps):
             expected = 1 / 50 + (50 - 1 / 50) * step / max(1, steps - 1)
             assert method.scale.item() == pytest.approx(expected, rel=1e-9)
@@ -179,7 +179,7 @@ def test_no_step_is_longer_than_the_rate_times_ten_thousand() -> None:
     method = HAT(network(), lr=1e-5, sparsity=1e12)  # a rate at which no embedding comes to ±6
     split = data(method.network)
     method.start(0)
-    method.pace(0, 1, 10)
+    method.on_epoch_start(0, 1, 10)
     before = weights(method.network)
     method.step(split.x, split.y)
     moved = [after - before[name] for name, after in weights(method.network).items()]

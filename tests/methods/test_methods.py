@@ -372,7 +372,7 @@ def play(method: Method, kind: str, tasks: range, heads: bool) -> list[Tensor]:
         if isinstance(method, Multitask) and heads:
             split = Split.of(split.x, split.y + 3 * task)
         method.start(task)
-        method.pace(0, 1, 5)
+        method.on_epoch_start(0, 1, 5)
         for part in method.order(split, 8).split(8):
             losses.append(method.step(split.x[part], split.y[part]))
         method.finish(task, split)
@@ -406,7 +406,7 @@ def test_a_state_put_into_a_new_method_goes_on_identically(name: str, kind: str)
     play(one, kind, range(1), heads=True)
     split = data(NETWORKS[kind][0], seed=5)
     one.start(1)
-    one.pace(0, 1, 7)
+    one.on_epoch_start(0, 1, 7)
     train(one, split, steps=2)
     state = {"method": one.state_dict(), "random": torch.get_rng_state()}
     kept = _copied(state["method"])

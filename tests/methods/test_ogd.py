@@ -15,8 +15,8 @@ from torch import Tensor
 
 from remnant.data import Split
 from remnant.evaluation import backward_transfer
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.settings import resolve
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.settings.resolve import resolve
 from remnant.memory.errors import ConsolidationError
 from remnant.methods.ogd import OGD, orthonormal
 from remnant.models import Network, build

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from remnant.data import Split
 from remnant.evaluation import backward_transfer
-from remnant.experiments.executor import Plan, execute
-from remnant.experiments.settings import SettingsError, resolve
-from remnant.memory.layers import views_of
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.memory.layers.registry import views_of
 from remnant.methods.owm import OWM
-from remnant.methods.projector import LinearProjector, Projector, projector_of
+from remnant.methods.parts.projector import LinearProjector, Projector, projector_of
 from remnant.models import Network, build
 
 ONE = {"*": 1.0}
@@ -38,7 +38,7 @@ def data(shape: Sequence[int] = (8,), count: int = 30, seed: int = 0, dtype: tor
 
 def learn(method: OWM, task: int, split: Split) -> None:
     method.start(task)
-    method.pace(0, 1, len(split) // 6)
+    method.on_epoch_start(0, 1, len(split) // 6)
     for part in torch.arange(len(split)).split(6):
         method.step(split.x[part], split.y[part])
 
@@ -167,7 +167,7 @@ def test_it_is_the_algorithm_written_out(classes: Any) -> None:
         split = data(seed=task, dtype=torch.float64)
         method.start(task)
         for epoch in range(2):
-            method.pace(epoch, 2, 5)
+            method.on_epoch_start(epoch, 2, 5)
             for step, part in enumerate(torch.arange(30).split(6)):
                 method.step(split.x[part], split.y[part])
                 slow.step(split.x[part], split.y[part], task, (epoch * 5 + step) / 10)
@@ -218,7 +218,7 @@ def test_alpha_falls_from_its_start_to_its_end_in_every_task() -> None:
     for task in range(2):
         method.start(task)
         for epoch in range(4):
-            method.pace(epoch, 4, 5)
+            method.on_epoch_start(epoch, 4, 5)
             torch.testing.assert_close(method.alpha[2].item(), 2 * 1e-4 ** (epoch / 4))
             for part in torch.arange(30).split(6):
                 method.step(split.x[part], split.y[part])

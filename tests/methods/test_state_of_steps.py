@@ -51,7 +51,7 @@ def test_all_that_a_step_changes_is_among_its_tensors_and_in_its_state(name: str
     method, split = learner(name, norm), data()
     for task in range(1 if name == "multitask" else 2):
         method.start(task)
-        method.pace(0, 2, 5)
+        method.on_epoch_start(0, 2, 5)
         for part in torch.arange(40).split(8):
             method.step(split.x[part], split.y[part])
         if task == 0:

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from remnant.experiments.settings import resolve
+from remnant.experiments.settings.resolve import resolve
 from remnant.models import Network, build
 from remnant.models.activation import ReluDropout
 

@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import pytest
 from made_up import HOSTILE, MLP_RANKS, histogram, run, settings
 
-from remnant.experiments import times
+from remnant.experiments.paper import times
 from remnant.report.capacity import SHAPES, capacities, gpm_max_bytes
 from remnant.report.content import Content, make_content
 from remnant.report.figures import Drawing, Section, digest_of
 from remnant.report.figures.style import MARKERS, look, method_look, styled
 from remnant.report.names import METHODS
-from remnant.report.reading import read_runs
+from remnant.report.records import read_runs
 from remnant.report.variants import collect
 
 TIMES = {"gpm": 2.0, "ewc": 8.0}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from made_up import HOSTILE, run, settings
 
-from remnant.experiments import times
-from remnant.experiments.settings import resolve
+from remnant.experiments.paper import times
+from remnant.experiments.settings.resolve import resolve
 from remnant.report.content import Content, make_content
 from remnant.report.formats import latex, markdown, to_csv
 from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, cell_text

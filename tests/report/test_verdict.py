@@ -2,7 +2,7 @@
 
 import pytest
 
-from remnant.experiments.tables import Figure
+from remnant.experiments.paper.tables import Figure
 from remnant.report.spread import Spread
 from remnant.report.verdict import verdict
 

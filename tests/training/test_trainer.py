@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant.data import Split, Task
-from remnant.experiments import state_file
-from remnant.experiments.settings import resolve
+from remnant.experiments.settings.resolve import resolve
+from remnant.memory import codec
 from remnant.methods import Finetune, Method
 from remnant.models import build
-from remnant.training import EpochDone, Schedule, Start, Trainer, TrainingState, evaluate_in_turns
+from remnant.training import Blocking, EpochDone, Schedule, Trainer, TrainingState, evaluate_in_turns
 
 CPU = torch.device("cpu")
 
@@ -207,8 +207,8 @@ def test_without_a_validation_set_there_is_nothing_to_stop_by(patience: int | No
 def test_a_training_state_comes_back_from_a_file(tmp_path: Path) -> None:
     method, state = Scripted([0.5, 0.4, 0.7, 0.8]), TrainingState()
     fit(method, Schedule(1.0, 4, batch=4, patience=2, factor=3, lr_min=0.5), task(), state)
-    (tmp_path / "state").write_bytes(b"".join(state_file.pack(state.state_dict())))
-    back = TrainingState.from_state(state_file.read(tmp_path / "state"), CPU)
+    (tmp_path / "state").write_bytes(b"".join(codec.pack(state.state_dict())))
+    back = TrainingState.from_state(codec.read(tmp_path / "state"), CPU)
     assert (back.epoch, back.over, back.stopping) == (4, True, state.stopping)
     assert back.best.keys() == state.best.keys()
     assert all(torch.equal(back.best[name], state.best[name]) for name in back.best)
@@ -282,7 +282,7 @@ def test_others_may_go_after_each_split_of_an_evaluation(sorted_by_class: Split)
 def test_what_is_to_be_done_after_an_epoch_is_done_before_the_next() -> None:
     method, done = Scripted([1.0, 0.9, 0.8]), list[int]()
 
-    def on_epoch(epoch: EpochDone, state: TrainingState) -> Start | None:
+    def on_epoch(epoch: EpochDone, state: TrainingState) -> Blocking | None:
         return (lambda: done.append(method.model)) if epoch.epoch != 2 else None
 
     schedule = Schedule(lr=0.1, epochs=3, batch=4)

@@ -33,7 +33,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", make)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
-    monkeypatch.setattr("remnant.training.recording._tidy_up", lambda graph, pool: failed.append(graph))
+    monkeypatch.setattr("remnant.accelerated.recording._tidy_up", lambda graph, pool: failed.append(graph))
     failed.clear()
     return made
 
@@ -94,10 +94,10 @@ def test_a_recorded_validation_follows_the_weights_of_every_method(name: str, no
     said = []
     for epoch in range(4):
         method.network.train()
-        method.pace(epoch, 4, 5)
+        method.on_epoch_start(epoch, 4, 5)
         for part in torch.arange(len(data.train)).split(16):
             method.step(data.train.x[part], data.train.y[part])
-        method.settle()
+        method.on_epoch_end()
         (expected, _), (found, starts) = measured(plain), measured(recorded)
         assert found == pytest.approx(expected, rel=1e-6)
         assert starts == (epoch > 0)
@@ -202,11 +202,11 @@ def test_a_captured_validation_is_the_plain_one(name: str, norm: str) -> None:
         losses = []
         for epoch in range(4):
             method.network.train()
-            method.pace(epoch, 4, steps.count)
+            method.on_epoch_start(epoch, 4, steps.count)
             for start in steps.epoch():
                 if start is not None:
                     start()
-            method.settle()
+            method.on_epoch_end()
             (expected, _), (found, starts) = measured(plain), measured(recorded)
             assert found == pytest.approx(expected, rel=1e-9)
             assert starts == (epoch > 0)

@@ -11,11 +11,11 @@ err = Console(stderr=True)
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def friendly_errors() -> Iterator[None]:
     """Our own errors, and the system's about files, as one sentence on stderr and exit code 1; no traceback."""
-    from ..data.errors import DataError
-    from ..experiments.atomic import RunError
-    from ..experiments.kinds import SettingsError
+    from remnant.data.errors import DataError
+    from remnant.experiments.runs.files import RunError
+    from remnant.experiments.settings.types import SettingsError
 
     try:
         yield

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .console import err, out, plain, told_plainly
+from .console import err, friendly_errors, out, plain
 
 data = typer.Typer(help="The data sets on this machine: list, download, add.", no_args_is_help=True)
 
@@ -15,8 +15,8 @@ def data_status() -> None:
     """List every data set: ready, missing or damaged."""
     from rich.table import Table
 
-    with told_plainly():
-        from ..data import data_root, status
+    with friendly_errors():
+        from remnant.data import data_root, status
 
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in ("set", "state", "train", "test", "size", "what"):
@@ -51,8 +51,8 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A set, as `remnant data
         TransferSpeedColumn,
     )
 
-    with told_plainly():
-        from ..data import fetch
+    with friendly_errors():
+        from remnant.data import fetch
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as progress:
@@ -73,8 +73,8 @@ def data_add(
     path: Annotated[Path, typer.Argument(help="A folder or archive with the set's original files.")],
 ) -> None:
     """Prepare a set from original files you already have."""
-    with told_plainly():
-        from ..data import add
+    with friendly_errors():
+        from remnant.data import add
 
         made = add(name, path)
         out.print(f"{name} is ready: {made}", soft_wrap=True, highlight=False)

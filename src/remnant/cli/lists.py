@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from .console import out, told_plainly
+from .console import friendly_errors, out
 
 listing = typer.Typer(help="What there is: methods, benchmarks, models, settings.", no_args_is_help=True)
 
@@ -12,8 +12,8 @@ listing = typer.Typer(help="What there is: methods, benchmarks, models, settings
 @listing.command("methods")
 def list_methods() -> None:
     """Methods that can be run."""
-    with told_plainly():
-        from ..experiments import lists
+    with friendly_errors():
+        from . import list_tables as lists
 
         lists.methods(out)
 
@@ -21,8 +21,8 @@ def list_methods() -> None:
 @listing.command("benchmarks")
 def list_benchmarks() -> None:
     """Benchmarks, and whether their data is here."""
-    with told_plainly():
-        from ..experiments import lists
+    with friendly_errors():
+        from . import list_tables as lists
 
         lists.benchmarks(out)
 
@@ -30,8 +30,8 @@ def list_benchmarks() -> None:
 @listing.command("models")
 def list_models() -> None:
     """Networks."""
-    with told_plainly():
-        from ..experiments import lists
+    with friendly_errors():
+        from . import list_tables as lists
 
         lists.models(out)
 
@@ -42,7 +42,7 @@ def list_settings(
     benchmark: Annotated[str | None, typer.Option(help="With its values; else those for one's own streams.")] = None,
 ) -> None:
     """Every setting that --set can change."""
-    with told_plainly():
-        from ..experiments import lists
+    with friendly_errors():
+        from . import list_tables as lists
 
         lists.settings(out, method, benchmark)

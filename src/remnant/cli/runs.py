@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from .app import app
-from .console import err, out, plain, tell, told_plainly
+from .console import err, friendly_errors, out, plain, tell
 
 if TYPE_CHECKING:
-    from ..experiments.executor import Plan
-    from ..experiments.folder import RunFolder
-    from ..experiments.reproduction import Choice
+    from remnant.experiments.execute.plan import Plan
+    from remnant.experiments.paper.reproduce import Choice
+    from remnant.experiments.runs.folder import RunFolder
 
 Part = TypeVar("Part")
 
@@ -57,9 +57,9 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Train a method on a benchmark; what is finished already is not run again, what was cut off goes on."""
-    with told_plainly():
-        from ..experiments.executor import Plan, parse_seeds
-        from ..experiments.settings import resolve
+    with friendly_errors():
+        from remnant.experiments.execute.plan import Plan, parse_seeds
+        from remnant.experiments.settings.resolve import resolve
 
         settings = resolve(benchmark, method, set_ or (), protocol)
         plan = Plan(settings, parse_seeds(seeds), runs, device, parallel, deterministic, tf32, steps, checkpoint_every)
@@ -77,8 +77,8 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with runs that were cut off, in the way they were run."""
-    with told_plainly():
-        from ..experiments.resuming import unfinished
+    with friendly_errors():
+        from remnant.experiments.execute.resume import unfinished
 
         plans, troubles = unfinished(
             path, device, parallel, deterministic=deterministic, tf32=tf32, checkpoint_every=checkpoint_every
@@ -110,10 +110,11 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run a method once for each value of a setting, and print ACC, BWT and memory by value; GPM's drift is recorded."""
-    with told_plainly():
-        from ..experiments import show
-        from ..experiments.executor import Plan, parse_seeds
-        from ..experiments.sweep import Sweep, without_drift
+    with friendly_errors():
+        from remnant.experiments.execute.plan import Plan, parse_seeds
+        from remnant.experiments.execute.sweep import Sweep, without_drift
+
+        from . import tables as show
 
         chosen = Sweep.of(benchmark, method, over, set_ or (), protocol)
         how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
@@ -125,7 +126,7 @@ def sweep(
         _run(plan, quiet)
 
     well = _each(plans, run_value)
-    with told_plainly():
+    with friendly_errors():
         show.table(out, f"{benchmark} · {method}", chosen.rows(plans))
         for sentence in without_drift(plans):
             err.print(f"[yellow]Note:[/yellow] {plain(sentence)}", soft_wrap=True, highlight=False)
@@ -138,7 +139,7 @@ def _each(parts: Sequence[Part], do: Callable[[Part], object]) -> bool:
     well = True
     for part in parts:
         try:
-            with told_plainly():
+            with friendly_errors():
                 do(part)
         except typer.Exit as ended:
             if ended.exit_code != 1:
@@ -151,14 +152,15 @@ def _each(parts: Sequence[Part], do: Callable[[Part], object]) -> bool:
 
 
 def _execute(plan: "Plan", quiet: bool, tensorboard: Path | None) -> None:
-    from ..experiments import show
+    from . import tables as show
 
     show.results(out, plan.settings, _run(plan, quiet, tensorboard), matrix=not quiet)
 
 
 def _run(plan: "Plan", quiet: bool, tensorboard: Path | None = None) -> list["RunFolder"]:
-    from ..experiments.executor import execute
-    from ..experiments.watchers import watching
+    from remnant.experiments.execute.plan import execute
+
+    from .progress import watching
 
     title = f"{plan.settings.benchmark} · {plan.settings.method}"
     with watching(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
@@ -181,9 +183,12 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Run what is missing of a table of the paper, and print ours beside theirs."""
-    with told_plainly():
-        from ..experiments import reproduction, show, times
-        from ..experiments.executor import parse_seeds
+    with friendly_errors():
+        from remnant.experiments.execute.plan import parse_seeds
+        from remnant.experiments.paper import reproduce as reproduction
+        from remnant.experiments.paper import times
+
+        from . import tables as show
 
         chosen = reproduction.Choice(table, _words(methods), _words(benchmarks))
         if table == times.TABLE:
@@ -206,8 +211,8 @@ def reproduce(
 
 
 def _time(chosen: "Choice", device: str, root: Path, quiet: bool) -> bool:
-    from ..experiments.executor import pick_device
-    from ..experiments.timing import by_benchmark, measure_all
+    from remnant.experiments.execute.plan import pick_device
+    from remnant.experiments.paper.timing import by_benchmark, measure_all
 
     pick_device(device)  # refused once, and not for every benchmark
 
@@ -228,9 +233,9 @@ def keep(
     results: Annotated[Path, typer.Argument(help="Where to keep them.")] = Path("results"),
 ) -> None:
     """Copy the small files of finished runs (matrices, settings, timings; no checkpoints) for safe keeping."""
-    with told_plainly():
-        from ..experiments import times
-        from ..experiments.folder import RunError, keep_results, readable_runs
+    with friendly_errors():
+        from remnant.experiments.paper import times
+        from remnant.experiments.runs.folder import RunError, keep_results, readable_runs
 
         if not runs.is_dir():
             raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
@@ -262,8 +267,8 @@ def report(
     ] = None,
 ) -> None:
     """Every table and figure of the paper from run folders: one page, and files as SVG, PNG, Markdown, CSV, LaTeX."""
-    with told_plainly():
-        from ..report import write_report
+    with friendly_errors():
+        from remnant.report import write_report
 
         written = write_report(folders or [Path("results")], output, docs)
         for line in written.damaged:
@@ -276,7 +281,7 @@ def report(
 @app.command()
 def demo() -> None:
     """Permuted digits: GPM, plain fine-tuning and joint training, side by side; under a minute on two cores."""
-    with told_plainly():
-        from ..experiments import demonstration
+    with friendly_errors():
+        from . import demo as demonstration
 
         demonstration.run(out, err)

@@ -8,12 +8,12 @@
 
 from typing import TYPE_CHECKING
 
-from remnant.on_first_use import on_first_use
+from remnant.lazy import on_first_use
 
 from .errors import DataError, MissingDataError
-from .fetch import fetch
-from .prepare import add
-from .store import DATASETS, Dataset, Status, data_root, load_dataset, status
+from .sets.download import fetch
+from .sets.prepare import add
+from .sets.store import DATASETS, Dataset, Status, data_root, load_dataset, status
 
 __all__ = [
     "BENCHMARKS",

@@ -11,7 +11,7 @@ from .checks import one_of, share
 from .pixels import CIFAR_MEAN, CIFAR_STD, Transform, normalise, split_of
 from .registry import benchmark
 from .seeding import shuffled_out
-from .store import load_dataset
+from .sets.store import load_dataset
 from .stream import Stream, Task
 
 # (set, name of the task, mean, std), in the order of the code behind the paper's table. The statistics are those of the

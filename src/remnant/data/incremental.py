@@ -10,7 +10,7 @@ from .permuted import MNIST_STATS
 from .pixels import normalise, split_of
 from .registry import benchmark
 from .seeding import generator, shuffled_out
-from .store import load_dataset
+from .sets.store import load_dataset
 from .stream import Stream, Task
 
 ClassOrder = Literal["natural", "shuffled"]

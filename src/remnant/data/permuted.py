@@ -12,7 +12,7 @@ from .checks import number, one_of, share, whole
 from .pixels import normalise, split_of
 from .registry import benchmark
 from .seeding import first_out, generator
-from .store import load_dataset
+from .sets.store import load_dataset
 from .stream import Stream, Task
 
 Move = Callable[[Tensor], Tensor]  # bytes N×1×H×W → float or bytes N×1×H×W

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .seeding import Rows
-from .store import Dataset, Part
+from .sets.store import Dataset, Part
 from .stream import Split
 
 Transform = Callable[[Tensor], Tensor]  # bytes N×C×H×W → float32, on whatever device the bytes are

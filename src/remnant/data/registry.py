@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import DataError, did_you_mean
-from .file import load_file
+from .own_file import load_file
 from .seeding import generator
 from .stream import Stream
 

@@ -12,7 +12,7 @@ from .checks import class_counts, one_of, share, whole
 from .pixels import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, Transform, normalise, split_of
 from .registry import benchmark
 from .seeding import generator, shuffled_out
-from .store import Dataset, load_dataset
+from .sets.store import Dataset, load_dataset
 from .stream import Stream, Task
 
 ClassOrder = Literal["natural", "shuffled"]

@@ -231,7 +231,7 @@ class Stream(Sequence[Task]):
         name: str | None = None,
         seed: int = 0,
     ) -> Stream:
-        """A stream of images in `taskNN/{train,test}/class/…`; see `remnant.data.folder.from_folder`."""
-        from .folder import from_folder
+        """A stream of images in `taskNN/{train,test}/class/…`; see `remnant.data.image_folder.from_folder`."""
+        from .image_folder import from_folder
 
         return from_folder(path, head=head, size=size, valid=valid, name=name, seed=seed)

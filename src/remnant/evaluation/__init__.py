@@ -1,8 +1,8 @@
 """How well a stream was learned and kept. Everything here is a fraction in [0, 1]; only `percent` writes per cent."""
 
-from remnant.evaluation.accuracy_matrix import AccuracyMatrix
-from remnant.evaluation.evaluate import Evaluation, Loss, Pending, Split, evaluate, queue_evaluation, sum_up
-from remnant.evaluation.metrics import (
+from .accuracy_matrix import AccuracyMatrix
+from .evaluate import Evaluation, Loss, Pending, Split, evaluate, queue_evaluation, sum_up
+from .metrics import (
     Baseline,
     ForwardTransfer,
     average_accuracy,
@@ -11,7 +11,7 @@ from remnant.evaluation.metrics import (
     forward_transfer,
     learning_accuracy,
 )
-from remnant.evaluation.summary import Summary, percent, summarize
+from .summary import Summary, percent, summarize
 
 __all__ = [
     "AccuracyMatrix",

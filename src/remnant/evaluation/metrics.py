@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from remnant.evaluation.accuracy_matrix import AccuracyMatrix
+from .accuracy_matrix import AccuracyMatrix
 
 
 def average_accuracy(matrix: AccuracyMatrix, after: int | None = None) -> float:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import isnan
 
-from remnant.evaluation.accuracy_matrix import AccuracyMatrix
-from remnant.evaluation.metrics import (
+from .accuracy_matrix import AccuracyMatrix
+from .metrics import (
     Baseline,
     ForwardTransfer,
     average_accuracy,

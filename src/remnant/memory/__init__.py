@@ -1,11 +1,11 @@
 """Gradient Projection Memory. Needs torch, numpy and safetensors, and nothing else of this package."""
 
+from .audit.verification import Verification
 from .errors import ConsolidationError, LeakError, StateError, UnsupportedError
 from .gpm import GPM
-from .layers import LayerView, register_layer
+from .layers.registry import LayerView, register_layer
 from .report import MemoryReport
 from .subspace import Subspace
-from .verification import Verification
 
 __all__ = [
     "GPM",

@@ -13,14 +13,14 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 
 from .errors import UnsupportedError
-from .layers import LayerView, has_rule, is_norm, views_of
+from .layers.registry import LayerView, has_rule, is_norm, views_of
 from .protected import Bias, ProtectedWeight, Site
 
 ROOT = "model"  # the name of a model that is itself a layer
 
 
 @dataclass
-class Plan:
+class Protection:
     """What GPM does with each trainable parameter of a model."""
 
     weights: list[ProtectedWeight] = field(default_factory=list)
@@ -72,8 +72,8 @@ def _covered(name: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
 
 
-def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, unsupported: str) -> Plan:
-    plan = Plan()
+def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, unsupported: str) -> Protection:
+    plan = Protection()
     names = {id(p): clean(name) for name, p in model.named_parameters()}
     modules = {clean(name): module for name, module in model.named_modules()}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
@@ -124,7 +124,7 @@ def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, un
 def _group(
     found: list[tuple[str, nn.Module, LayerView]],
     names: dict[int, str],
-    plan: Plan,
+    plan: Protection,
     bias: str,
     selection: Selection,
 ) -> list[ProtectedWeight]:
@@ -179,7 +179,7 @@ def _check_names(weights: list[ProtectedWeight]) -> None:
         )
 
 
-def _uncovered(name: str, module: nn.Module, parameter: Tensor, unsupported: str, plan: Plan) -> None:
+def _uncovered(name: str, module: nn.Module, parameter: Tensor, unsupported: str, plan: Protection) -> None:
     if unsupported == "freeze":
         plan.frozen[name] = parameter
     elif unsupported == "free":

@@ -12,7 +12,7 @@ from .discovery import Selection, discover, unwrap
 from .histogram import Histogram
 from .precision import full_precision
 from .protected import ProtectedWeight
-from .recorder import listen
+from .record.recorder import record_rows
 
 
 @torch.no_grad()
@@ -41,7 +41,7 @@ def drift(
     found = discover(model, Selection(None, ()), bias="augment", norm="free", unsupported="free").weights
     weights = [weight for weight in found if layers is None or weight.name in layers]
     moved = {weight.name: _Moved(weight, weight.difference(anchors)) for weight in weights}
-    listen(model, weights, moved, batches, lambda network, batch: functional_call(network, then, batch))
+    record_rows(model, weights, moved, batches, lambda network, batch: functional_call(network, then, batch))
     return {name: each.histogram for name, each in moved.items() if each.heard}
 
 

@@ -12,19 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import batches as batch_streams
-from . import checks, consolidation, inputs, recorder, state
+from . import input_projection as inputs
+from . import state
 from .attachment import Attachment
-from .batches import Forward
-from .buffers import Buffers
+from .audit import preconditions as checks
+from .audit.coverage import Coverage
+from .audit.state import Buffers
+from .audit.verification import LayerCheck, Verification, check_still, check_weight
 from .discovery import Selection, discover, unwrap
 from .errors import StateError
 from .protected import ProtectedWeight
+from .record import batches as batch_streams
+from .record import consolidation, recorder
+from .record.batches import Forward
 from .report import LayerReport, MemoryReport
 from .subspace import RANK_RULES, Subspace
-from .threshold import Schedule, Threshold, resolve
-from .uncovered import Coverage
-from .verification import LayerCheck, Verification, check_still, check_weight
+from .threshold import LinearThreshold, Threshold, resolve
 
 ROUNDING_STEPS = 8  # of plain SGD: so many roundings add up to less than one unit in the last place
 
@@ -86,9 +89,9 @@ class GPM:
         self._steps = 0  # of this task
 
     @staticmethod
-    def schedule(start: float, step: float = 0.0) -> Schedule:
+    def schedule(start: float, step: float = 0.0) -> LinearThreshold:
         """ε₀ + δ·t for the t-th task, counted from 0."""
-        return Schedule(start, step)
+        return LinearThreshold(start, step)
 
     @property
     def subspaces(self) -> Mapping[str, Subspace | list[Subspace]]:
@@ -137,7 +140,7 @@ class GPM:
         self._project(None)
 
     @property
-    def held(self) -> list[Tensor]:
+    def frozen_parameters(self) -> list[Tensor]:
         """Parameters that hold still now: from the second task on, what `norm`, `bias` and `unsupported` freeze."""
         return list(self._plan.frozen.values()) if self.tasks else []
 
@@ -149,7 +152,7 @@ class GPM:
             for weight in self._plan.weights:
                 if weight.rank and weight not in self._by_inputs:
                     weight.project_among(gradients)
-            for parameter in self.held:
+            for parameter in self.frozen_parameters:
                 if parameter in gradients:
                     gradients[parameter] = torch.zeros_like(parameter)
         return gradients
@@ -184,7 +187,7 @@ class GPM:
                 self._stepped.update(p for p in weight.parameters if p.grad is not None)
                 if self.tasks and weight.rank:
                     weight.project_gradient()
-        frozen = [p.grad for p in self.held if p.grad is not None]
+        frozen = [p.grad for p in self.frozen_parameters if p.grad is not None]
         if frozen:
             torch._foreach_zero_(frozen)
 
@@ -203,7 +206,7 @@ class GPM:
                 weight.restore(self._anchors)
         if along_gradient:
             return
-        held = self.held
+        held = self.frozen_parameters
         if held:
             torch._foreach_copy_(held, [self._anchors[p] for p in held])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .eigen import leading
+from .lanczos import leading
 
 BLOCK = 512  # columns per block of the triangle; a Gram is symmetric, half of it is enough
 CHUNK = 2**22  # numbers converted to float64 at a time

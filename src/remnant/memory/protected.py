@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .layers import LayerView
+from .layers.registry import LayerView
 from .precision import full_precision, without_autocast
 from .projection import Projection
 from .subspace import AxisSubspace, Subspace

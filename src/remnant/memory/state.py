@@ -12,7 +12,7 @@ from . import storage
 from .discovery import clean
 from .errors import StateError
 from .subspace import Subspace
-from .threshold import Schedule, Threshold
+from .threshold import LinearThreshold, Threshold
 
 if TYPE_CHECKING:
     from .gpm import GPM
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def describe_threshold(threshold: Threshold) -> Any:
     """As JSON can hold it; a function cannot be held."""
-    if isinstance(threshold, Schedule):
+    if isinstance(threshold, LinearThreshold):
         return {"schedule": [threshold.start, threshold.step]}
     if isinstance(threshold, Mapping):
         return {"patterns": dict(threshold)}
@@ -29,7 +29,7 @@ def describe_threshold(threshold: Threshold) -> Any:
 
 def revive_threshold(described: Any) -> Threshold | None:
     if isinstance(described, dict):
-        return Schedule(*described["schedule"]) if "schedule" in described else dict(described["patterns"])
+        return LinearThreshold(*described["schedule"]) if "schedule" in described else dict(described["patterns"])
     return None if described is None else float(described)
 
 

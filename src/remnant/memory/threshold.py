@@ -11,7 +11,7 @@ Threshold = float | Mapping[str, float] | Callable[[str, int], float]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class LinearThreshold:
     """ε₀ + δ·t for the t-th task, counted from 0; never above 1."""
 
     start: float

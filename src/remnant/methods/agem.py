@@ -7,8 +7,8 @@ from torch import Tensor
 
 from remnant.models import Network
 
-from .flat import flat, shaped
-from .replay import Episodic
+from .parts.flat import flat, shaped
+from .parts.replay import Episodic
 
 
 class AGEM(Episodic):
@@ -31,7 +31,7 @@ class AGEM(Episodic):
         if len(self.memory):
             reference = self.gradients(self.mixed_loss(*self.memory.draw(self.memory_batch)))
             gradients = shaped(without_conflict(flat(gradients), flat(reference)), gradients)
-        self.descend(gradients)
+        self.apply_gradients(gradients)
         return loss.detach()
 
 

@@ -50,7 +50,7 @@ class Method:
         """The rows of one epoch in the order they are seen: random."""
         return torch.randperm(len(train), device=self.device)
 
-    def pace(self, epoch: int, epochs: int, steps: int) -> None:
+    def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Before an epoch: which it is of at most how many, and its steps. For what changes as training goes on."""
 
     def validation(self, task: int, valid: Split) -> dict[int, Split]:
@@ -60,7 +60,7 @@ class Method:
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One update from one batch; gives the batch's loss."""
         loss = self.loss(x, y)
-        self.descend(self.gradients(loss))
+        self.apply_gradients(self.gradients(loss))
         return loss.detach()
 
     def remaining(self) -> dict[str, Tensor] | None:
@@ -70,7 +70,7 @@ class Method:
         """
         return None
 
-    def settle(self) -> None:
+    def on_epoch_end(self) -> None:
         """Between two epochs: what need not be done at every step."""
 
     def finish(self, task: int, train: Split) -> None:
@@ -98,7 +98,7 @@ class Method:
         return list(torch.autograd.grad(loss, self.parameters))
 
     @torch.no_grad()
-    def descend(self, gradients: Sequence[Tensor]) -> None:
+    def apply_gradients(self, gradients: Sequence[Tensor]) -> None:
         """W ← W − lr·∇W, in one pass over both."""
         parameters: list[Tensor] = list(self.parameters)
         laid_out = [  # the one-pass kernel takes gradients to lie in memory as the weights do

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from remnant.models import Network
 
-from .replay import Replay, Reservoir
+from .parts.replay import Replay, Reservoir
 
 
 class ER(Replay):
@@ -28,7 +28,7 @@ class ER(Replay):
         labels = self.mixed.labels(y, self.task)
         remembered, their_labels = self.memory.draw(len(y))
         loss = self.mixed_loss(torch.cat([x, remembered]), torch.cat([labels, their_labels]))
-        self.descend(self.gradients(loss))
+        self.apply_gradients(self.gradients(loss))
         self.memory.offer(x, labels)
         return loss.detach()
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from remnant.data import Split
 from remnant.models import Network
 
-from .fisher import fisher_diagonal
-from .fixed_norm import FixedNorm
+from .parts.fisher import fisher_diagonal
+from .parts.fixed_norm import FixedNorm
 
 
 class EWC(FixedNorm):
@@ -46,7 +46,7 @@ class EWC(FixedNorm):
         super().start(task)
         self._stiffen()
 
-    def pace(self, epoch: int, epochs: int, steps: int) -> None:
+    def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         self._stiffen()  # the learning rate may have changed
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class EWC(FixedNorm):
         away = torch._foreach_sub([p.detach() for p in shared], self.last)
         pulled = torch._foreach_addcmul([gradients[p] for p in shared], self.stiffness, away)
         gradients.update(zip(shared, pulled, strict=True))
-        self.descend(list(gradients.values()))
+        self.apply_gradients(list(gradients.values()))
         return loss.detach()
 
     def finish(self, task: int, train: Split) -> None:

@@ -10,10 +10,10 @@ from torch.func import functional_call, grad, vmap
 
 from remnant.models import Network
 
-from .flat import flat, shaped
-from .layout import default_layout
-from .quadratic import NonNegativeQuadratic
-from .replay import Episodic
+from .parts.flat import flat, shaped
+from .parts.layout import default_layout
+from .parts.quadratic import NonNegativeQuadratic
+from .parts.replay import Episodic
 
 CHUNK = 4096  # entries of a gradient summed by one part of the GPU: an inner product of a million is many short ones
 
@@ -49,7 +49,7 @@ class GEM(Episodic):
             past = self.past_gradients()
             vector = without_conflicts(flat(gradients), past, self.memory_strength, self.ridge, self.solver)
             gradients = shaped(vector, gradients)
-        self.descend(gradients)
+        self.apply_gradients(gradients)
         return loss.detach()
 
     def past_gradients(self) -> Tensor:

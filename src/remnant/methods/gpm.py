@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from remnant import memory
 from remnant.data import Split
 from remnant.memory.patterns import by_layer
-from remnant.memory.threshold import Schedule, Threshold
+from remnant.memory.threshold import LinearThreshold, Threshold
 from remnant.models import Network
 
 from .base import Method
@@ -44,7 +44,7 @@ class GPM(Method):
     @property
     def parameters(self) -> list[nn.Parameter]:
         """Without those that the memory holds: their gradients would be made for nothing."""
-        held = {id(p) for p in self.memory.held}
+        held = {id(p) for p in self.memory.frozen_parameters}
         return [p for p in super().parameters if id(p) not in held]
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -52,13 +52,13 @@ class GPM(Method):
             loss = self.loss(x, y)
             gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, self.gradients(loss), strict=True))
             self.memory.project_gradients(gradients)
-        self.descend(list(gradients.values()))
+        self.apply_gradients(list(gradients.values()))
         return loss.detach()
 
     def remaining(self) -> dict[str, Tensor]:
         return self.memory.remaining()
 
-    def settle(self) -> None:
+    def on_epoch_end(self) -> None:
         """Puts back what rounding has moved inside the memory; TF32 leaves about a thousandth of the change there."""
         self.memory.restore()
 
@@ -90,4 +90,4 @@ def threshold_of(setting: Mapping[str, Any]) -> Threshold:
         return float(setting["value"])
     if "layers" in setting:
         return dict(setting["layers"])
-    return Schedule(setting["start"], setting.get("step", 0.0))
+    return LinearThreshold(setting["start"], setting.get("step", 0.0))

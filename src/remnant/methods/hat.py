@@ -14,7 +14,7 @@ from remnant.data import Split
 from remnant.models import Network
 from remnant.models.wiring import Units
 
-from .fixed_norm import FixedNorm
+from .parts.fixed_norm import FixedNorm
 
 FARTHEST = 6.0  # embeddings stay within ±6: beyond, σ is flat even at s = 1
 STEEPEST = 50.0  # s·e is cut off at ±50 in the compensation, or cosh would overflow
@@ -57,7 +57,7 @@ class HAT(FixedNorm):
         super().start(task)
         self._open()
 
-    def pace(self, epoch: int, epochs: int, steps: int) -> None:
+    def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         """s = 1/s_max + (s_max − 1/s_max)·b/(B − 1) at step b = 0, …, B − 1."""
         self.scale.fill_(1 / self.s_max)
         self.rise.fill_((self.s_max - 1 / self.s_max) / max(1, steps - 1))
@@ -82,7 +82,7 @@ class HAT(FixedNorm):
         gradients = self.gradients(loss)
         body = torch._foreach_mul(gradients[: len(self.free)], list(self.free.values()))
         embedding = gradients[-1] * self.compensation()
-        self.descend(clipped([*body, *gradients[len(self.free) : -1], embedding]))
+        self.apply_gradients(clipped([*body, *gradients[len(self.free) : -1], embedding]))
         with torch.no_grad():
             self.embedding.clamp_(-FARTHEST, FARTHEST)
         self.scale += self.rise

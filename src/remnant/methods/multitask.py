@@ -11,7 +11,7 @@ from remnant.data import Split, Stream, Task
 from remnant.models import Network
 
 from .base import Method
-from .mixed import MixedLoss
+from .parts.mixed import MixedLoss
 
 
 class Multitask(Method):

@@ -11,8 +11,8 @@ from remnant.data import Split
 from remnant.memory.errors import ConsolidationError
 from remnant.models import Network
 
-from .fixed_norm import FixedNorm
-from .flat import flat, shaped
+from .parts.fixed_norm import FixedNorm
+from .parts.flat import flat, shaped
 
 BLOCK = 256  # rows in float64 at a time
 ROUNDING = 1e-5  # a direction with less than this, relative to the largest gradient, is what float32 made of zero
@@ -43,7 +43,7 @@ class OGD(FixedNorm):
             g = flat([gradients[p] for p in self.held])
             left = torch.addmv(g, self.Q.mT, self.Q @ g, alpha=-1)
             gradients.update(zip(self.held, shaped(left, self.held), strict=True))
-        self.descend(list(gradients.values()))
+        self.apply_gradients(list(gradients.values()))
         return loss.detach()
 
     def finish(self, task: int, train: Split) -> None:

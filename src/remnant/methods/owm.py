@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from remnant.memory.layers import views_of
+from remnant.memory.layers.registry import views_of
 from remnant.memory.patterns import by_layer
 from remnant.models import Network
 
-from .fixed_norm import FixedNorm
-from .projector import Projector, projector_of
+from .parts.fixed_norm import FixedNorm
+from .parts.projector import Projector, projector_of
 
 
 class OWM(FixedNorm):
@@ -49,7 +49,7 @@ class OWM(FixedNorm):
         self.alpha = self.alpha_start.clone()
         self.fall = torch.ones_like(self.alpha)  # of α, from one step to the next
 
-    def pace(self, epoch: int, epochs: int, steps: int) -> None:
+    def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         self.alpha.copy_(self.alpha_start * self.alpha_decay ** (epoch / epochs))
         self.fall.copy_(self.alpha_decay ** (1 / (epochs * steps)))
 
@@ -63,7 +63,7 @@ class OWM(FixedNorm):
             for projector, wanted in projectors:
                 projected = projector.project([next(found) for _ in wanted])
                 gradients.update(zip(projector.parameters, projected, strict=True))
-        self.descend([gradients[parameter] for parameter in self.parameters])
+        self.apply_gradients([gradients[parameter] for parameter in self.parameters])
         self.alpha.mul_(self.fall)
         return loss.detach()
 

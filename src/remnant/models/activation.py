@@ -1,34 +1,19 @@
-"""What follows a layer: its norm, ReLU, dropout and, after a convolution, 2×2 max-pooling.
-
-As separate operations ReLU, dropout and pooling are seven passes over memory forth and back, a quarter of an AlexNet step.
-On a GPU, in training, they are one pass each way. A norm by the batch goes along. After a fully connected layer it costs no
-pass, for a block of threads holds all of a feature's values; before pooling it costs one each way, for the channels' sums.
-"""
+"""What follows a layer: its norm, ReLU, dropout and, after a convolution, 2×2 max-pooling."""
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Any, cast
+from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-BLOCK = 1024
-FEATURES = 16  # to a block of threads, with all their rows
-LEAST_ROWS, MOST_ROWS = 64, 512  # a block has room for; at least so many that few last batches of an epoch compile anew
-
-# A norm before pooling: 16 channels to a block of threads, 64 bytes side by side. Where it normalises, each of 128 threads has
-# four values: with more, the compiler lays floats out as the bytes beside them want it, and they no longer come in one load.
-CHANNELS, PARTS = 16, 64
-WINDOWS, ROWS = 32, 128  # to a block: all it normalises, and what it adds up at a time
-LEAST = 64  # rows of a part, where there are fewer parts
-NORMALISING = {"PARTS": PARTS, "WINDOWS": WINDOWS, "BLOCK": CHANNELS, "num_warps": 4}
-ADDING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 4}
+FusedForm = Callable[["ReluDropout", Tensor, nn.Module | None], Tensor | None]
 
 
 class ReluDropout(nn.Module):
     """max(x, 0), each value dropped with probability `rate` in training; `pool`: then the largest of each 2×2."""
+
+    fused: FusedForm | None = None  # a faster form of the same, set by `remnant.accelerated.fuse_activations`
 
     def __init__(self, rate: float, *, pool: bool = False) -> None:
         super().__init__()
@@ -36,175 +21,12 @@ class ReluDropout(nn.Module):
 
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         """Of norm(x), where one is given."""
-        fuse = self.training and 0 <= self.rate < 1 and _can_fuse(x)
-        if fuse and norm is not None and _can_normalise(norm, x, self.pool):
-            way = NormalisedPool if self.pool else Normalised
-            seen = x, norm.weight, norm.bias, _seed(x), norm.eps, 1 - self.rate
-            return cast(Tensor, way.apply(*seen))  # type: ignore[no-untyped-call]
+        if self.fused is not None and (done := self.fused(self, x, norm)) is not None:
+            return done
         if norm is not None:
             x = norm(x)
-        if fuse:
-            return cast(Tensor, _Fused.apply(x, _seed(x), 1 - self.rate, self.pool))  # type: ignore[no-untyped-call]
         x = F.dropout(F.relu(x), self.rate, self.training)
         return F.max_pool2d(x, 2) if self.pool else x
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}" + (", pool=True" if self.pool else "")
-
-
-def _can_fuse(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype == torch.float32 and _has_triton and not torch._C._are_functorch_transforms_active()
-
-
-def _can_normalise(norm: nn.Module, x: Tensor, pool: bool) -> bool:
-    """A norm by the batch that nobody watches, over plain rows or, before pooling, over images with a window."""
-    if type(norm) is nn.BatchNorm2d:
-        fits = pool and x.ndim == 4 and len(x) > 0 and min(x.shape[2:]) > 1
-    elif type(norm) is nn.BatchNorm1d:
-        fits = not pool and x.ndim == 2 and 1 < len(x) <= MOST_ROWS
-    else:
-        return False
-    watched = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
-    return fits and norm.affine and not norm.track_running_stats and not watched and norm.num_features == x.shape[1]
-
-
-_has_triton = importlib.util.find_spec("triton") is not None
-
-
-class _Fused(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, seed: Tensor, keep: float, pool: bool) -> Tensor:
-        from . import activation_kernel as kernel
-
-        x = _channels_last(x)
-        ctx.shape, ctx.keep, ctx.pool = x.shape, keep, pool
-        if pool:
-            n, c, h, w = x.shape
-            y = _empty((n, c, h // 2, w // 2), x)
-            kept = torch.empty_like(y, dtype=torch.uint8)
-            sizes = (c, h, w, h // 2, w // 2)
-            kernel.pooled_forward[_grid(y)](x, y, kept, seed, y.numel(), *sizes, keep, BLOCK=BLOCK)
-        else:
-            y = torch.empty_like(x)
-            kept = torch.empty_like(y, dtype=torch.uint8)
-            kernel.plain_forward[_grid(y)](x, y, kept, seed, y.numel(), keep, BLOCK=BLOCK)
-        ctx.save_for_backward(kept)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        from . import activation_kernel as kernel
-
-        (kept,) = ctx.saved_tensors
-        dy = _channels_last(gradients[0])
-        dx = _empty(ctx.shape, dy)
-        if ctx.pool:
-            _, c, h, w = ctx.shape
-            sizes = (c, h, w, h // 2, w // 2)
-            kernel.pooled_backward[_grid(dx)](dy, kept, dx, dx.numel(), *sizes, ctx.keep, BLOCK=BLOCK)
-        else:
-            kernel.plain_backward[_grid(dx)](dy, kept, dx, dx.numel(), ctx.keep, BLOCK=BLOCK)
-        return dx, None, None, None
-
-
-class Normalised(torch.autograd.Function):
-    """Batch normalisation of rows, ReLU and dropout."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
-        from . import activation_kernel as kernel
-
-        x = x.contiguous()
-        rows, features = x.shape
-        y = torch.empty_like(x)
-        mean, scale = torch.empty_like(weight), torch.empty_like(weight)
-        ctx.keep, ctx.held = keep, {"R": max(LEAST_ROWS, 1 << (rows - 1).bit_length()), "BLOCK": FEATURES}
-        kernel.normalised_forward[(-(-features // FEATURES),)](
-            x, weight, bias, y, mean, scale, seed, rows, features, eps, keep, **ctx.held
-        )
-        ctx.save_for_backward(x, y, weight, mean, scale)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        from . import activation_kernel as kernel
-
-        x, y, weight, mean, scale = ctx.saved_tensors
-        rows, features = x.shape
-        dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
-        seen = gradients[0].contiguous(), x, y, weight, mean, scale
-        kernel.normalised_backward[(-(-features // FEATURES),)](
-            *seen, dx, dweight, dbias, rows, features, ctx.keep, **ctx.held
-        )
-        return dx, dweight, dbias, None, None, None
-
-
-class NormalisedPool(torch.autograd.Function):
-    """Batch normalisation of images, ReLU, dropout and 2×2 max-pooling."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
-        from . import norm_pool_kernel as kernel
-
-        x = _channels_last(x)
-        n, c, h, w = x.shape
-        rows, windows = n * h * w, n * (h // 2) * (w // 2)
-        y = _empty((n, c, h // 2, w // 2), x)
-        normal, kept = torch.empty_like(y), torch.empty_like(y, dtype=torch.uint8)
-        mean, scale = torch.empty_like(weight), torch.empty_like(weight)
-        sums = x.new_empty(2 * PARTS, c)
-        parts, share = _split(rows)
-        kernel.value_parts[_blocks(parts, c)](x, sums, rows, share, c, **ADDING)
-        made = y, normal, kept, mean, scale
-        kernel.norm_pool_forward[_blocks(-(-windows // WINDOWS), c)](
-            x, weight, bias, sums, seed, *made, windows, rows, share, parts, c, h, w, eps, keep, **NORMALISING
-        )
-        ctx.keep = keep
-        ctx.save_for_backward(x, normal, kept, weight, mean, scale)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        from . import norm_pool_kernel as kernel
-
-        x, normal, kept, weight, mean, scale = ctx.saved_tensors
-        dy = _channels_last(gradients[0])
-        n, c, h, w = x.shape
-        windows, cells = n * (h // 2) * (w // 2), n * -(-h // 2) * -(-w // 2)
-        dx, dweight, dbias = _empty(x.shape, x), torch.empty_like(weight), torch.empty_like(weight)
-        sums = x.new_empty(2 * PARTS, c)
-        parts, share = _split(windows)
-        kernel.gradient_parts[_blocks(parts, c)](dy, normal, sums, windows, share, c, ctx.keep, **ADDING)
-        seen = dy, x, kept, weight, mean, scale, sums
-        kernel.norm_pool_backward[_blocks(-(-cells // WINDOWS), c)](
-            *seen, dx, dweight, dbias, cells, n * h * w, parts, c, h, w, ctx.keep, **NORMALISING
-        )
-        return dx, dweight, dbias, None, None, None
-
-
-def _split(rows: int) -> tuple[int, int]:
-    """Into at most PARTS parts: how many, and the rows of each but the last. None is empty."""
-    share = max(LEAST, -(-rows // PARTS))
-    return -(-rows // share), share
-
-
-def _blocks(tiles: int, channels: int) -> tuple[int]:
-    return (tiles * -(-channels // CHANNELS),)
-
-
-def _seed(x: Tensor) -> Tensor:
-    """A tensor, drawn on the device: a captured step draws another each time it is replayed."""
-    return torch.randint(2**31 - 1, (1,), device=x.device)
-
-
-def _grid(tensor: Tensor) -> tuple[int]:
-    return (-(-tensor.numel() // BLOCK),)
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.contiguous()
-
-
-def _empty(shape: Any, like: Tensor) -> Tensor:
-    layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
-    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=layout)

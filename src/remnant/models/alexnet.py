@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from remnant.models.activation import ReluDropout
-from remnant.models.geometry import image_shape, output_size
-from remnant.models.network import Network
-from remnant.models.norm import Norm, norm_1d, norm_2d
-from remnant.models.wiring import Units, chain
+from .activation import ReluDropout
+from .geometry import image_shape, output_size
+from .network import Network
+from .norm import Norm, norm_1d, norm_2d
+from .wiring import Units, chain
 
 
 class AlexNet(Network):

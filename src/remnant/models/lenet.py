@@ -6,10 +6,10 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remnant.models.geometry import image_shape, output_size
-from remnant.models.names import no_such
-from remnant.models.network import Network
-from remnant.models.wiring import Units, chain
+from .geometry import image_shape, output_size
+from .names import no_such
+from .network import Network
+from .wiring import Units, chain
 
 Init = Literal["kaiming_uniform", "pytorch"]
 

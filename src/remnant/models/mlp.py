@@ -7,8 +7,8 @@ from math import prod
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remnant.models.network import Network
-from remnant.models.wiring import Units, chain
+from .network import Network
+from .wiring import Units, chain
 
 
 class MLP(Network):

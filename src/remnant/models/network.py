@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from remnant.models.wiring import Units
+from .wiring import Units
 
 
 class Network(nn.Module, ABC):

@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from remnant.models.names import no_such
+from .names import no_such
 
 Norm = Literal["running", "batch"]
 

@@ -5,12 +5,12 @@ from inspect import Parameter, signature
 
 import torch
 
-from remnant.models.alexnet import AlexNet
-from remnant.models.lenet import LeNet
-from remnant.models.mlp import MLP
-from remnant.models.names import no_such
-from remnant.models.network import Network
-from remnant.models.resnet import ResNet18
+from .alexnet import AlexNet
+from .lenet import LeNet
+from .mlp import MLP
+from .names import no_such
+from .network import Network
+from .resnet import ResNet18
 
 MODELS: dict[str, type[Network]] = {"mlp": MLP, "alexnet": AlexNet, "lenet": LeNet, "resnet18": ResNet18}
 """Every network `build` knows; add your own subclass of `Network` under its name."""

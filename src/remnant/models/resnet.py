@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remnant.models.geometry import Sliding, image_shape, output_size
-from remnant.models.network import Network
-from remnant.models.norm import Norm, norm_2d
-from remnant.models.wiring import Maker, Units
+from .geometry import Sliding, image_shape, output_size
+from .network import Network
+from .norm import Norm, norm_2d
+from .wiring import Maker, Units
 
 
 class Block(nn.Module):

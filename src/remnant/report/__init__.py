@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remnant.experiments.atomic import RunError
+from remnant.experiments.runs.files import RunError
 
 if TYPE_CHECKING:
     from .write import Written

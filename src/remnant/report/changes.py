@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from remnant.experiments.settings import Settings, SettingsError, resolve
+from remnant.experiments.settings.resolve import Settings, SettingsError, resolve
 
 
 def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:

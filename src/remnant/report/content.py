@@ -12,7 +12,7 @@ from .figures import Drawing, Section, sections
 from .grid import Grid
 from .matrix import Matrix, make_matrix
 from .names import benchmark_title, method_title
-from .reading import read_runs
+from .records import read_runs
 from .summary import Card, summarise
 from .tables import all_grids
 from .variants import Collection, collect

@@ -13,7 +13,7 @@ from .figures import Drawing, variant_drawings
 from .grid import NOT_FINISHED, SILENT, Cell, Column, Grid, Number
 from .matrix import detail_id
 from .names import benchmark_title, method_title, ordered_benchmarks, ordered_methods
-from .reading import Run
+from .records import Run
 from .spread import Spread
 from .variants import Collection, Variant
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from remnant.experiments.settings import SettingsError, recipe
-from remnant.experiments.tables import load, names
+from remnant.experiments.paper.tables import load, names
+from remnant.experiments.settings.resolve import SettingsError, recipe
 
 from .names import ordered_benchmarks, ordered_methods
 from .variants import Collection

@@ -6,7 +6,7 @@ import tomllib
 from importlib.resources import files
 from shlex import quote
 
-from remnant.experiments.place import folder_name
+from remnant.experiments.runs.paths import folder_name
 
 from .capacity import capacities
 from .grid import NOT_RUN, SILENT, Cell, Column, Grid, Number

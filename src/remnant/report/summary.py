@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remnant.experiments.settings import SettingsError, recipe
-from remnant.experiments.tables import Figure
+from remnant.experiments.paper.tables import Figure
+from remnant.experiments.settings.resolve import SettingsError, recipe
 
 from .grid import Number
 from .names import BOUNDS, benchmark_title, method_title, ordered_benchmarks

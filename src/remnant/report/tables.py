@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remnant.experiments import times
-from remnant.experiments.tables import Comparison, Result, ResultKey, Table, compare, load
+from remnant.experiments.paper import times
+from remnant.experiments.paper.tables import Comparison, Result, ResultKey, Table, compare, load
 
 from .grid import NOT_FINISHED, NOT_RUN, NOT_TIMED, SILENT, Cell, Column, Grid, Number, number_or
 from .names import benchmark_title, method_title, ordered_benchmarks, ordered_methods

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from .changes import changes, flat
-from .reading import Measured, Reading, Run
+from .records import Measured, Reading, Run
 from .spread import Spread
 
 

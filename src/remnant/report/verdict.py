@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from remnant.experiments.tables import Figure
+from remnant.experiments.paper.tables import Figure
 
 from .spread import CONFIDENCE, Spread, student_quantile, welch
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from remnant.experiments.atomic import explained, write
+from remnant.experiments.runs.files import explained, write
 
 from .content import Content, make_content
 from .docs import FIGURES, PAGE, docs_figures, docs_page, read_notes

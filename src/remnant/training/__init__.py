@@ -1,20 +1,26 @@
-"""The loop: epochs, early stopping, captured steps. It knows methods, never bases; tensors, never files."""
+"""The loop: epochs and early stopping. It knows methods, never bases; tensors, never files."""
 
-from .evaluation import evaluate_in_turns
+from .cooperative import Blocking, Steps, Work, at_once, rows_seen
+from .evaluation import Validation, evaluate_in_turns
 from .random import RandomState
 from .schedule import Schedule
-from .trainer import STEPS, EpochDone, Trainer, TrainingState
-from .work import Start, Work, at_once
+from .steps import EagerSteps, Plain, Ways
+from .trainer import EpochDone, Trainer, TrainingState
 
 __all__ = [
-    "STEPS",
+    "Blocking",
+    "EagerSteps",
     "EpochDone",
+    "Plain",
     "RandomState",
     "Schedule",
-    "Start",
+    "Steps",
     "Trainer",
     "TrainingState",
+    "Validation",
+    "Ways",
     "Work",
     "at_once",
     "evaluate_in_turns",
+    "rows_seen",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +13,9 @@ from torch import Tensor
 from remnant.data import Task
 from remnant.methods import Method
 
-from . import by_hand, fused
-from .by_hand import HandwrittenSteps
-from .evaluation import Validation
-from .fused import FusedSteps
+from .cooperative import Blocking, Work
 from .schedule import Schedule, Stopping
-from .steps import CapturedSteps, EagerSteps
-from .work import Start, Steps, Work
-
-STEPS = ("auto", "captured", "eager")  # how steps are taken: the fastest way there is; at most recorded; one by one
+from .steps import Plain, Ways
 
 
 @dataclass(frozen=True)
@@ -62,10 +56,15 @@ class TrainingState:
 class Trainer:
     """Epochs over one task's training data, on the device the data is on."""
 
-    def __init__(self, schedule: Schedule, *, steps: str = "auto") -> None:
+    def __init__(self, schedule: Schedule, ways: Ways | None = None) -> None:
+        """`ways`: how to take steps and to validate; plainly, unless `remnant.accelerated` is given."""
         self.schedule = schedule
-        self.steps = steps
-        self.fallback: str | None = None  # why it is slower than it could have been
+        self.ways = ways or Plain()
+
+    @property
+    def fallback(self) -> str | None:
+        """Why it is slower than it could have been."""
+        return self.ways.fallback
 
     def fit(
         self,
@@ -73,7 +72,7 @@ class Trainer:
         number: int,
         task: Task,
         state: TrainingState,
-        on_epoch: Callable[[EpochDone, TrainingState], Start | None],
+        on_epoch: Callable[[EpochDone, TrainingState], Blocking | None],
     ) -> Work:
         """Trains until the schedule ends, from where `state` stands. Yields while the device works.
 
@@ -81,20 +80,20 @@ class Trainer:
         """
         schedule = self.schedule
         stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
-        steps = yield from self.steps_of(method, task)
-        valid = self._validation(method, number, task, steps)
+        steps = yield from self.ways.steps(method, task.train, schedule.batch)
+        valid = self.ways.validation(method, method.validation(number, task.valid), schedule.evaluation_batch)
         while state.epoch < schedule.epochs and not state.over:
             start = time.perf_counter()
             method.lr.fill_(stopping.lr)
             method.network.train()
-            method.pace(state.epoch, schedule.epochs, steps.count)
+            method.on_epoch_start(state.epoch, schedule.epochs, steps.count)
             yield from steps.epoch()
-            method.settle()
+            method.on_epoch_end()
             loss = steps.loss.clone()
             lr, valid_loss, accuracy = stopping.lr, float("nan"), float("nan")
             if len(valid):  # without a validation set there is nothing to stop by: all epochs
                 valid_loss, accuracy = yield from valid.measure()
-                self.fallback = self.fallback or valid.fallback
+                self.ways.fallback = self.ways.fallback or valid.fallback
                 best, state.over = stopping.after(valid_loss, schedule)
                 if best:
                     state.best = {name: tensor.detach().clone() for name, tensor in method.network.state_dict().items()}
@@ -113,29 +112,3 @@ class Trainer:
             yield on_epoch(done, state)
         if state.best:
             method.network.load_state_dict(state.best)
-
-    def _validation(self, method: Method, number: int, task: Task, steps: Steps) -> Validation:
-        """Recorded where steps are: if those could not be, there is no use in trying."""
-        record = method.device.type == "cuda" and not isinstance(steps, EagerSteps)
-        return Validation(method, method.validation(number, task.valid), self.schedule.evaluation_batch, record=record)
-
-    def steps_of(self, method: Method, task: Task) -> Generator[Start | None, None, Steps]:
-        """The fastest there are, ready to go. Yields where others may go meanwhile."""
-        batch = self.schedule.batch
-        if self.steps == "auto" and fused.fits(method, batch):
-            fused_steps = FusedSteps(method, task.train, batch)
-            yield fused_steps.compile
-            if fused_steps.missing is None:
-                return fused_steps
-            self.fallback = f"an epoch is not one kernel: {fused_steps.missing}"
-        if self.steps == "auto" and by_hand.fits(method):
-            return HandwrittenSteps(method, task.train, batch)
-        if self.steps != "eager" and task.train.x.device.type == "cuda":
-            try:
-                steps = CapturedSteps(method, task.train, batch)
-                yield from steps.record()
-                return steps
-            except RuntimeError as error:
-                self.fallback = f"steps are not captured: {str(error).splitlines()[0]}"
-                self.steps = "eager"  # for the tasks to come as well: a capture that fails keeps its memory
-        return EagerSteps(method, task.train, batch)

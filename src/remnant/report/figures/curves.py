@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from remnant.evaluation import AccuracyMatrix, average_accuracy
-from remnant.experiments.place import folder_name
+from remnant.experiments.runs.paths import folder_name
 
 from ..names import benchmark_title, method_title
 from ..variants import Variant

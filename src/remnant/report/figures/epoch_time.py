@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from remnant.experiments.place import folder_name
-from remnant.experiments.settings import SettingsError, resolve
+from remnant.experiments.runs.paths import folder_name
+from remnant.experiments.settings.resolve import SettingsError, resolve
 
 from ..names import benchmark_title, ordered_methods, short_title
-from ..reading import Run, Timed
+from ..records import Run, Timed
 from ..spread import Spread
 from ..variants import Collection, Variant
 from .bars import bars

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from remnant.experiments.place import folder_name
+from remnant.experiments.runs.paths import folder_name
 
 from ..names import benchmark_title, ordered_methods
 from ..spread import Spread

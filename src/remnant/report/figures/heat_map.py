@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from remnant.experiments.place import folder_name
+from remnant.experiments.runs.paths import folder_name
 
 from ..names import benchmark_title, method_title
 from ..spread import Spread

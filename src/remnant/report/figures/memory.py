@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from remnant.experiments.place import folder_name
+from remnant.experiments.runs.paths import folder_name
 
 from ..capacity import gpm_max_bytes
 from ..names import benchmark_title, ordered_methods

@@ -11,10 +11,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from remnant.experiments.place import folder_name
+from remnant.experiments.runs.paths import folder_name
 
 from ..names import benchmark_title, method_title
-from ..reading import Histogram
+from ..records import Histogram
 from ..variants import Collection, Variant
 from .drawing import Drawing
 from .style import COLOURS, DASHES, INK, canvas, legend_below

@@ -1,0 +1,141 @@
+"""Steps without autograd are the steps autograd takes, on the networks and methods they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remnant.accelerated.manual_backward import ManualBackwardSteps, fits
+from remnant.data import Split, Task
+from remnant.methods import GPM, METHODS, Finetune, Method
+from remnant.models import MLP, build
+from remnant.training import Schedule, Trainer, at_once
+from remnant.training.steps import EagerSteps
+
+OPTIONS: dict[str, dict[str, Any]] = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}, "ewc": {"strength": 10.0}}
+TOLERANCE = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-13}}
+
+
+def learner(method: str, classes: Any = 10, dtype: torch.dtype = torch.float32, **shape: Any) -> Method:
+    network = build("mlp", input_shape=(1, 12, 13), classes=classes, seed=1, **shape)
+    return METHODS[method](network.to(dtype), lr=0.05, **OPTIONS.get(method, {}))
+
+
+def split(rows: int = 607, dtype: torch.dtype = torch.float32) -> Split:
+    torch.manual_seed(0)
+    return Split.of(torch.randn(rows, 1, 12, 13, dtype=dtype), torch.randint(0, 10, (rows,)))
+
+
+def after(kind: Any, method: Method, data: Split, batch: int, epochs: int, tasks: int) -> tuple[list[Tensor], float]:
+    """Every weight, and the last epoch's loss, after some epochs of the last of so many tasks."""
+    torch.manual_seed(3)
+    for task in range(tasks - 1):
+        method.start(task)
+        method.finish(task, data)
+    method.start(tasks - 1)
+    steps = kind(method, data, batch)
+    for _ in range(epochs):
+        for start in steps.epoch():
+            assert start is None
+    return [p.detach().clone() for p in method.network.parameters()], steps.loss.item()
+
+
+def assert_same_steps(
+    make: Any, data: Split, batch: int, epochs: int, tasks: int, dtype: torch.dtype = torch.float32
+) -> None:
+    eager, loss = after(EagerSteps, make(), data, batch, epochs, tasks)
+    ours, our_loss = after(ManualBackwardSteps, make(), data, batch, epochs, tasks)
+    assert our_loss == pytest.approx(loss, rel=1e-4)
+    for a, b in zip(eager, ours, strict=True):
+        torch.testing.assert_close(a, b, **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("tasks", [1, 2], ids=["first task", "second task"])
+@pytest.mark.parametrize("classes", [10, [10, 12]], ids=["one head", "two heads"])
+@pytest.mark.parametrize("method", ["gpm", "finetune", "single-task"])
+def test_a_hundred_steps_equal_eager_ones(method: str, classes: Any, tasks: int, dtype: torch.dtype) -> None:
+    """Two epochs of 607 rows in tens: sixty whole batches and one of seven."""
+    assert_same_steps(lambda: learner(method, classes, dtype), split(dtype=dtype), 10, 2, tasks, dtype)
+
+
+def test_so_do_those_of_joint_training_with_one_head() -> None:
+    assert_same_steps(lambda: learner("multitask"), split(), 10, 2, 1)
+
+
+@pytest.mark.parametrize("hidden", [(), (20,), (30, 20, 10)])
+def test_any_number_of_layers(hidden: tuple[int, ...]) -> None:
+    assert_same_steps(lambda: learner("gpm", hidden=hidden), split(200), 16, 2, 2)
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(7, 10), (10, 10), (11, 10), (1, 10), (23, 1), (1030, 2)])
+def test_any_number_of_rows(rows: int, batch: int) -> None:
+    """Fewer than a batch, one left alone, batches of one, more than are fetched at once."""
+    assert_same_steps(lambda: learner("gpm"), split(rows), batch, 1, 2)
+
+
+def test_the_rate_may_change_between_epochs() -> None:
+    method = learner("finetune")
+    steps = ManualBackwardSteps(method, split(), 10)
+    before = [p.detach().clone() for p in method.network.parameters()]
+    method.lr.zero_()
+    list(steps.epoch())
+    assert all(torch.equal(old, p) for old, p in zip(before, method.network.parameters(), strict=True))
+    method.lr.fill_(0.05)
+    list(steps.epoch())
+    assert not any(torch.equal(old, p) for old, p in zip(before, method.network.parameters(), strict=True))
+
+
+def test_what_is_remembered_is_left_alone() -> None:
+    method, data = learner("gpm"), split()
+    assert isinstance(method, GPM)
+    after(ManualBackwardSteps, method, data, 10, 2, 2)
+    assert method.memory.verify().worst < 1e-5
+
+
+class Clipped(GPM):
+    """A step of its own; what remains was said of GPM's."""
+
+    def apply_gradients(self, gradients: Any) -> None:
+        super().apply_gradients([gradient.clamp(-1, 1) for gradient in gradients])
+
+
+class Smoothed(Finetune):
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.network(x, self.task), y, label_smoothing=0.1)
+
+
+class Unsure(GPM):
+    def remaining(self) -> Any:
+        return None
+
+
+class Leaky(MLP):
+    def features(self, x: Tensor) -> Tensor:
+        return nn.functional.leaky_relu(super().features(x))
+
+
+def test_it_is_for_plain_networks_and_methods_that_only_project() -> None:
+    assert all(fits(learner(name)) for name in ("gpm", "finetune", "single-task", "multitask"))
+    assert not fits(learner("multitask", [10, 12]))
+    assert not fits(learner("ewc"))
+    assert not fits(learner("gpm", bias=True))
+    assert not fits(learner("finetune", hidden=(100, 2000)))
+    network = learner("gpm").network
+    for kind in (Clipped, Unsure):
+        assert not fits(kind(network, lr=0.1, **OPTIONS["gpm"]))
+    assert not fits(Smoothed(network, lr=0.1))
+    assert not fits(Finetune(Leaky((1, 12, 13), 10), lr=0.1))
+    frozen = learner("finetune")
+    next(frozen.network.parameters()).requires_grad_(False)
+    assert not fits(frozen)
+
+
+@pytest.mark.parametrize(("steps", "kind"), [("auto", ManualBackwardSteps), ("eager", EagerSteps)])
+def test_the_trainer_takes_them_where_it_may(steps: str, kind: type) -> None:
+    trainer, task = Trainer(Schedule(0.1, 1, batch=10), steps=steps), Task("a", 10, split(), split(), split())
+    assert type(at_once(trainer.steps_of(learner("gpm"), task))) is kind
+    assert type(at_once(trainer.steps_of(learner("ewc"), task))) is EagerSteps

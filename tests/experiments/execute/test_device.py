@@ -1,0 +1,87 @@
+"""What runs ask of a device: its switches, and what is said and kept when its memory is full."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from remnant.experiments.execute import plan as executor
+from remnant.experiments.execute.plan import Plan, execute, prepare
+from remnant.experiments.execute.run import Run
+from remnant.experiments.runs.folder import RunError
+from remnant.experiments.settings.resolve import resolve
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _switches_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "tf32", "short"),
+    [(False, True, True), (False, False, False), (True, True, False), (True, False, False)],
+)
+def test_tf32_is_on_unless_it_or_chance_is_switched_off(deterministic: bool, tf32: bool, short: bool) -> None:
+    torch.backends.cudnn.benchmark = True
+    prepare(CPU, deterministic=deterministic, tf32=tf32)
+    assert torch.get_float32_matmul_precision() == ("high" if short else "highest")
+    assert torch.backends.cudnn.allow_tf32 is short
+    assert not torch.backends.cudnn.benchmark  # which algorithm it chooses would be up to the moment
+    assert torch.are_deterministic_algorithms_enabled() is deterministic
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [("", ":16:8"), (":4096:8", ":4096:8")])
+def test_products_are_not_split_unless_the_user_has_said_how_much_room_they_have(
+    before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not before:
+        monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    prepare(CPU, deterministic=False, tf32=True)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == after
+
+
+def test_out_of_memory_says_what_to_do_and_loses_no_finished_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two seeds side by side the first has learnt two of its three tasks when the GPU is full."""
+
+    def full(runs: Sequence[Run], device: torch.device) -> None:
+        for run in runs[:1]:
+            torch.manual_seed(run.seed)  # a CPU has one generator for both
+            for start in run.work():
+                if start is not None:
+                    start()
+                matrix = run.folder.matrix()
+                if matrix is not None and matrix.learned == 2:
+                    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
+
+    def plan(root: Path) -> Plan:
+        few = ("stream.tasks=3", "training.epochs=2", "training.batch=20")
+        return Plan(resolve("permuted-digits", "gpm", few), (0, 1), root, "cpu", parallel=2, deterministic=True)
+
+    asked = plan(tmp_path / "full")
+    monkeypatch.setattr(executor, "run_side_by_side", full)
+    monkeypatch.setattr(
+        executor, "_run_all", lambda plan, todo, device, watch: executor._side_by_side(plan, todo, device, watch)
+    )
+    with pytest.raises(RunError, match=r"memory with 2 seed\(s\).*--parallel 1\. \(CUDA out of memory.*2\.00 GiB\.\)$"):
+        execute(asked, lambda progress: None)
+    monkeypatch.undo()
+    kept = asked.folder(0)
+    assert not kept.finished
+    assert (state := kept.load_checkpoint()[0]) is not None
+    assert state["task"] == 2
+    whole, expected = execute(asked, lambda progress: None), execute(plan(tmp_path / "whole"), lambda progress: None)
+    for one, other in zip(whole, expected, strict=True):
+        assert (one.path / "accuracy.csv").read_bytes() == (other.path / "accuracy.csv").read_bytes()

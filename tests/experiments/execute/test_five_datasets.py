@@ -1,0 +1,54 @@
+"""The baselines the paper has on 5-Datasets, all the way from the recipe to the result: small sets, a narrow network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from remnant.data import five_datasets
+from remnant.data.sets.sources import SOURCES
+from remnant.data.sets.store import Arrays, Dataset
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.settings.resolve import resolve
+
+# The recipe's settings but for sizes, and a lower rate for more steps where masks have to harden.
+FEW = ("training.epochs=4", "training.batch=16", "network.width=3")
+SMALLER = {
+    "hat": ("lr=0.05", "training.batch=8"),
+    "ewc": ("lr=0.1",),
+    "er": ("memory=60",),
+    "agem": ("memory=60", "memory_batch=8"),
+}
+EXAMPLE = 3 * 32 * 32 * 4 + 8  # bytes, the label's with them
+
+
+def small_set(name: str) -> Dataset:
+    """Ten pictures under noise, one a class, in the shape of the real set's."""
+    shape = SOURCES[name].image
+    rng = np.random.default_rng(list(name.encode()))
+    pictures = rng.integers(0, 200, (10, *shape))
+    arrays: Arrays = {}
+    for part, count in (("train", 64), ("test", 40)):
+        labels = np.arange(count, dtype=np.uint8) % 10
+        noise = rng.integers(0, 56, (count, *shape))
+        arrays |= {f"{part}_images": (pictures[labels] + noise).astype(np.uint8), f"{part}_labels": labels}
+    return Dataset(name, arrays, shape)
+
+
+@pytest.mark.parametrize("method", SMALLER)
+def test_it_learns_one_set_after_another(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(five_datasets, "load_dataset", small_set)
+    settings = resolve("five-datasets", method, [*FEW, *SMALLER[method]])
+    (folder,) = execute(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: None)
+    matrix, result = folder.matrix(), folder.result()
+    assert matrix is not None
+    assert result is not None
+    assert (matrix.values.diagonal() > 0.2).all()  # by chance a tenth
+    assert matrix.values.diagonal().mean() > 0.4
+    if method == "hat":
+        assert abs(result["bwt"]) < 0.05
+    if method in ("er", "agem"):
+        assert result["memory_bytes"] == 60 * EXAMPLE
+    assert result["memory_bytes"] > 0

@@ -1,0 +1,150 @@
+"""Runs side by side: what takes one of them long does not keep the others, and what goes wrong in it is heard."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from remnant.accelerated.cuda_program import KernelError
+from remnant.experiments.execute.gpu_scheduler import run_side_by_side
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.runs.files import RunError
+from remnant.experiments.settings.resolve import resolve
+from remnant.training import Blocking, Work
+
+CPU = torch.device("cpu")
+PICTURES = """
+import torch
+from remnant.data import Stream
+
+def stream(seed):
+    g = torch.Generator().manual_seed(seed)
+    x = [torch.randn(90, 1, 19, 19, generator=g) for _ in range(3)]
+    return Stream.from_arrays([(x, x.flatten(1)[:, :3].argmax(1)) for x in x], test=0.3, valid=0.2)
+"""
+
+
+class Random:
+    def use(self) -> None:
+        pass
+
+
+class Scripted:
+    """A run of so many turns; `starts` are what it yields at some of them."""
+
+    def __init__(self, turns: int, starts: dict[int, Blocking] | None = None) -> None:
+        self.turns, self.starts, self.random = turns, starts or {}, Random()
+        self.taken: list[int] = []
+
+    def work(self) -> Work:
+        for turn in range(self.turns):
+            self.taken.append(turn)
+            yield self.starts.get(turn)
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`run_side_by_side` where there is no GPU, and so no streams."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    return lambda *runs: run_side_by_side(runs, CPU)
+
+
+def test_all_take_turns_until_the_last_is_over(together: Callable[..., None]) -> None:
+    runs = [Scripted(3), Scripted(7), Scripted(0)]
+    together(*runs)
+    assert [run.taken for run in runs] == [[0, 1, 2], list(range(7)), []]
+
+
+def test_while_one_writes_it_waits_and_the_others_go_on(together: Callable[..., None]) -> None:
+    others_are_done = threading.Event()
+    seen: list[list[int]] = []
+
+    def write() -> None:
+        assert others_are_done.wait(timeout=20)
+        seen.append(list(writing.taken))
+
+    writing, other = Scripted(5, {2: write}), Scripted(50, {49: others_are_done.set})
+    together(writing, other)
+    assert seen == [[0, 1, 2]]
+    assert writing.taken == [0, 1, 2, 3, 4]
+
+
+def test_an_error_while_writing_is_raised_and_the_run_goes_no_further(together: Callable[..., None]) -> None:
+    written = []
+
+    def fail() -> None:
+        raise RunError("The disk is full")
+
+    failing, other = Scripted(5, {2: fail}), Scripted(10**9, {0: lambda: written.append(1)})
+    with pytest.raises(RunError, match="The disk is full"):
+        together(failing, other)
+    assert failing.taken == [0, 1, 2]
+    assert written == [1]
+
+
+def test_what_was_there_before_is_not_searched_for_garbage_meanwhile(together: Callable[..., None]) -> None:
+    frozen: list[int] = []
+    before = gc.get_freeze_count()
+    together(Scripted(2, {0: lambda: frozen.append(gc.get_freeze_count())}))
+    assert frozen[0] > 10_000
+    assert gc.get_freeze_count() == before == 0
+
+
+def test_a_run_writes_its_checkpoints_in_what_it_yields_and_nowhere_else(tmp_path: Path) -> None:
+    settings = resolve("permuted-digits", "gpm", ("stream.tasks=2", "training.epochs=3", "training.batch=20"))
+    asked = Plan(settings, (0,), tmp_path, "cpu", checkpoint_every=1, checkpoint_seconds=0.0)
+    folder = asked.folder(0)
+
+    def newest() -> str:
+        return max((path.name for path in folder.path.glob("checkpoint-*")), default="")
+
+    last, written = newest(), 0
+    for start in asked.run(0, folder, lambda progress: None).work():
+        assert newest() == last
+        if start is not None:
+            start()
+            assert newest() > last
+            last, written = newest(), written + 1
+    assert written == 2 * 3 + 2  # after each epoch and each task
+    assert folder.finished
+
+
+def test_a_run_says_once_why_it_is_slower_than_it_could_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise KernelError("there is no such kernel.")
+
+    monkeypatch.setattr("remnant.accelerated.fused_mlp.fits", lambda *_: True)
+    monkeypatch.setattr("remnant.accelerated.fused_mlp.MlpKernel", missing)
+    settings = resolve("permuted-digits", "finetune", ("stream.tasks=3", "training.epochs=1", "training.batch=50"))
+    notes: list[str] = []
+    execute(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: notes.append(progress.note))
+    assert [note for note in notes if note] == ["an epoch is not one kernel: there is no such kernel."]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("norm", ["running", "batch"])
+def test_three_seeds_side_by_side_are_the_three_alone(norm: str, tmp_path: Path) -> None:
+    """Also with a checkpoint after each epoch, written while others are captured. Dropout and orders are random."""
+    (tmp_path / "own.py").write_text(PICTURES)
+    few = ("network.name=alexnet", "network.width=2", f"network.norm={norm}", "training.epochs=4", "training.batch=10")
+    settings = resolve(f"{tmp_path / 'own.py'}:stream", "gpm", few)
+
+    def losses(root: str, seeds: tuple[int, ...], **how: Any) -> list[list[float]]:
+        asked = Plan(settings, seeds, tmp_path / root, "cuda", deterministic=True, checkpoint_seconds=0.0, **how)
+        folders = execute(asked, lambda progress: None)
+        return [[line["loss"] for line in folder.metrics()] for folder in folders]
+
+    together = losses("together", (0, 1, 2), checkpoint_every=1)
+    alone = [losses("alone", (seed,), checkpoint_every=0)[0] for seed in (0, 1, 2)]
+    assert [len(each) for each in together] == [12, 12, 12]
+    for one, other in zip(together, alone, strict=True):
+        assert one == pytest.approx(other, rel=1e-3)

@@ -1,0 +1,149 @@
+"""A run that was made before is told from one made now, also where the code or the stream behind it has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.execute.resume import unfinished
+from remnant.experiments.execute.run import Progress
+from remnant.experiments.runs.folder import RunError, RunFolder
+from remnant.experiments.settings.resolve import resolve
+
+FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
+OWN = """
+import torch
+from remnant.data import Stream
+
+def stream(seed):
+    x = [torch.randn(100, 6, generator=torch.Generator().manual_seed(seed + n)) for n in range(2)]
+    return Stream.from_arrays([(x, (x[:, 0] > 0).long()) for x in x], test=0.3, valid=0.2)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path / "own.py"
+
+
+def plan_of(own: Path, *seeds: int) -> Plan:
+    settings = resolve(f"{own}:stream", "finetune", ["training.epochs=1"])
+    return Plan(settings, seeds, own.parent / "runs", "cpu")
+
+
+def said_of(plan: Plan) -> tuple[list[RunFolder], list[str]]:
+    heard: list[Progress] = []
+    folders = execute(plan, heard.append)
+    return folders, [f"{p.seed}: {p.note}" for p in heard if p.note]
+
+
+@pytest.mark.parametrize(
+    ("environment", "code"),
+    [
+        ({"remnant": "0.1.0", "commit": "0123456789abcdef", "modified": False}, "commit 0123456"),
+        ({"remnant": "0.1.0", "commit": "0123456789abcdef", "modified": True}, "commit 0123456 with changes"),
+        ({"remnant": "0.1.0", "commit": None, "modified": None}, "remnant 0.1.0"),
+        ({}, "remnant of an unknown release"),
+        ("[", "remnant of an unknown release"),  # damaged: no reason not to show a result
+    ],
+)
+def test_a_finished_run_is_not_run_again_and_that_is_said(environment: object, code: str, tmp_path: Path) -> None:
+    plan = Plan(resolve("permuted-digits", "finetune", FEW), (4,), tmp_path, "cpu")
+    (folder,), said = said_of(plan)
+    assert said == []
+    os.utime(folder.path / "result.json", (1_000_000_000, 1_000_000_000))  # in September 2001, wherever one lives
+    text = environment if isinstance(environment, str) else json.dumps(environment)
+    (folder.path / "environment.json").write_text(text)
+    _, (note,) = said_of(plan)
+    assert re.fullmatch(
+        rf"4: finished before \(2001-09-\d\d \d\d:\d\d, {code}\), not run again; remove {folder.path} to run it anew",
+        note,
+    )
+
+
+def test_new_seeds_run_and_only_the_old_are_told(own: Path) -> None:
+    said_of(plan_of(own, 0))
+    folders, (note,) = said_of(plan_of(own, 0, 1))
+    assert all(folder.finished for folder in folders)
+    assert note.startswith("0: finished before")
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_no_result_of_another_stream_passes_for_one_of_this(seeds: tuple[int, ...], own: Path) -> None:
+    (folder,), _ = said_of(plan_of(own, 0))
+    own.write_text(OWN.replace("> 0)", "> 0.5)"))
+    with pytest.raises(
+        RunError, match=r"seed0 was begun with another .*own\.py than.*Put the file back.*or remove .*--runs"
+    ):
+        execute(plan_of(own, *reversed(seeds)), lambda progress: None)
+    assert folder.finished
+    assert not (folder.path.parent / "seed1").exists()
+    own.write_text(OWN)
+    assert said_of(plan_of(own, 0))[1][0].startswith("0: finished before")
+
+
+def test_a_run_is_not_gone_on_with_on_another_stream(own: Path) -> None:
+    plan_of(own, 0).folder(0).record(task=0, epoch=1)  # and then it was killed
+    own.write_text(OWN.replace("> 0)", "> 0.5)"))
+    ((resumed,), _) = unfinished(own.parent / "runs", "cpu", 1)
+    with pytest.raises(RunError, match="was begun with another "):
+        execute(resumed, lambda progress: None)
+
+
+def test_a_run_of_a_release_that_did_not_note_the_file_goes_on(own: Path) -> None:
+    folder = plan_of(own, 0).folder(0)
+    noted = folder.environment()
+    assert noted is not None
+    assert re.fullmatch("[0-9a-f]{16}", noted.pop("stream_file"))
+    (folder.path / "environment.json").write_text(json.dumps(noted))
+    own.write_text(OWN.replace("> 0)", "> 0.5)"))
+    ((resumed,), _) = unfinished(own.parent / "runs", "cpu", 1)
+    assert execute(resumed, lambda progress: None)[0].finished
+
+
+def test_a_stream_of_ours_has_no_file_to_note(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, resolve("permuted-digits", "finetune"), 0)
+    environment = folder.environment()
+    assert environment is not None
+    assert "stream_file" not in environment
+
+
+def cut_off(root: Path) -> Plan:
+    """Of a run that was killed after its first task."""
+    plan = Plan(resolve("permuted-digits", "finetune", FEW), (0,), root, "cpu")
+
+    def kill(progress: Progress) -> None:
+        if progress.row:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(plan, kill)
+    return plan
+
+
+def test_a_run_that_goes_on_with_other_code_says_so_and_notes_both(tmp_path: Path) -> None:
+    plan = cut_off(tmp_path)
+    folder = plan.folder(0)
+    begun = folder.environment()
+    assert begun is not None
+    before = {"remnant": begun["remnant"], "commit": "0123456789abcdef", "modified": False}
+    folder.save_environment({**begun, **before})
+    _, said = said_of(plan)
+    (note,) = (note for note in said if "goes on" in note)
+    assert re.match(r"0: goes on with .*, after commit 0123456: if the method has changed", note)
+    environment = folder.environment()
+    assert environment == {**begun, "before": [before]}
+    _, (told,) = said_of(plan)
+    assert re.search(r"finished before \(.* after commit 0123456\)", told)
+
+
+def test_with_the_same_code_nothing_is_said_of_it(tmp_path: Path) -> None:
+    plan = cut_off(tmp_path)
+    _, (note,) = said_of(plan)
+    assert note.startswith("0: resumed at task 2")
