@@ -187,7 +187,7 @@ def each_layer(kind: Kind) -> Kind:
 
 
 def or_none(kind: Kind) -> Kind:
-    return replace(kind, words=f"{kind.words}, or none", optional=True)
+    return Kind(f"{kind.words}, or none", lambda value: None if value is None else kind.read(value), optional=True)
 
 
 def anything() -> Kind:
