@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint types docs bench report clean
+.PHONY: demo test lint types docs bench report constraints clean
 
 demo: $(INSTALLED)
 	@$(BIN)/remnant demo
@@ -18,7 +18,7 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
-# Numbers of one core, and numpy on one too: torch has one in a run.
+# The figures are for one core, so numpy must use one thread too: torch uses one in a run.
 ONE_CORE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/start.py
@@ -35,6 +35,14 @@ docs: $(INSTALLED)
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
+# Installs the newest versions into a fresh environment and pins them. A local suffix (torch+cpu) depends on the index.
+constraints:
+	$(PYTHON) -m venv .venv-new
+	.venv-new/bin/pip install -q --disable-pip-version-check -e '.[dev,docs]'
+	@echo '# The versions that CI and `make` install. Refresh them with `make constraints`.' > constraints.txt
+	.venv-new/bin/pip freeze --exclude-editable | grep -v ' @ ' | sed 's/+[a-z0-9.]*$$//' >> constraints.txt
+	rm -rf .venv-new
+
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once; PyTorch is large)…"
 	@$(PYTHON) -c 'import sys; sys.exit("Remnant needs Python 3.11 or newer: make PYTHON=python3.11 …" if sys.version_info < (3, 11) else 0)'
@@ -43,4 +51,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .hypothesis site
+	rm -rf .venv .venv-new .mypy_cache .ruff_cache .hypothesis site
