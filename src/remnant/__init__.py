@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from remnant.lazy import on_first_use
+from remnant.lazy import lazy_exports
 
 __version__ = "0.1.0"
 
@@ -33,4 +33,4 @@ if TYPE_CHECKING:
         register_layer,
     )
 else:
-    __getattr__, __dir__ = on_first_use(__name__, dict.fromkeys(__all__, ".memory"))
+    __getattr__, __dir__ = lazy_exports(__name__, dict.fromkeys(__all__, ".memory"))

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 
-def on_first_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package, for names and the modules (`.memory`) that define them."""
 
     def get(name: str) -> Any:

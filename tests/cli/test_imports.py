@@ -20,7 +20,7 @@ from remnant.data import BENCHMARKS
 from remnant.experiments.settings.resolve import catalogue, describe, recipe, recipe_names, resolve
 from remnant.experiments.settings.resolve import schema as known
 from remnant.experiments.settings.schema import networks, options_of
-from remnant.memory.subspace import RANK_RULES
+from remnant.memory import RANK_RULES
 from remnant.methods import METHODS
 from remnant.models import MLP, MODELS
 

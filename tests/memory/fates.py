@@ -7,7 +7,7 @@ from remnant import GPM
 
 def fates(memory: GPM) -> dict[str, str]:
     """Parameter name → protected, frozen or free."""
-    plan = memory._plan
+    plan = memory._protection
     names = {id(p): name for name, p in memory.model.named_parameters()}
     protected = {names[id(p)]: "protected" for weight in plan.weights for p in weight.parameters}
     frozen = {names[id(p)]: "frozen" for p in plan.frozen.values()}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant.memory import GPM
-from remnant.memory.drift import drift
+from remnant.memory.drift import activation_drift
 from remnant.memory.histogram import HALF, SMALLEST, Histogram
 
 finite = st.floats(-1e6, 1e6, width=32)
@@ -70,7 +70,7 @@ def test_two_linear_layers_by_hand() -> None:
         first.weight.add_(torch.tensor([[0.0, 0.5], [-1.0, 0.0]]))
         second.weight.add_(torch.tensor([[0.25, 0.0]]))
         second.bias.fill_(2.0)
-    found = drift(model, before, [(torch.tensor([[4.0, 2.0]]),)])
+    found = activation_drift(model, before, [(torch.tensor([[4.0, 2.0]]),)])
     # ΔW₁·(4, 2) = (1, −4). The second layer's input is the old network's, (4, 2): 0.25·4 + Δb = 3. Today's, (5, −2), would
     # make it 3.25.
     assert filled(found["0"]) == {1.0: 1, -4.0: 1}
@@ -87,7 +87,7 @@ def test_a_convolution_is_the_convolution_with_what_has_changed(groups: int) -> 
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter))
     batches = [torch.randn(5, 4, 8, 8), torch.randn(3, 4, 8, 8)]
-    found = drift(model, before, [(x,) for x in batches], layers=["0"])
+    found = activation_drift(model, before, [(x,) for x in batches], layers=["0"])
     assert assert_same(found.pop("0"), layer, before, batches) == 8 * 6 * 16
     assert not found  # only what was asked for
 
@@ -119,7 +119,7 @@ def test_shared_weights_and_embeddings_follow() -> None:
     with torch.no_grad():
         model.words.weight[1] += 1.0
         model.a.weight += torch.eye(3)
-    found = drift(model, before, [(torch.tensor([0, 1, 1]),)])
+    found = activation_drift(model, before, [(torch.tensor([0, 1, 1]),)])
     assert filled(found["words"]) == {0.0: 3, 1.0: 6}
     middle = before["words.weight"][[0, 1, 1]]
     assert (
@@ -129,7 +129,7 @@ def test_shared_weights_and_embeddings_follow() -> None:
 
 def test_a_state_of_another_model_is_refused() -> None:
     with pytest.raises(ValueError, match=r"`before` has no 'weight'"):
-        drift(nn.Linear(2, 2), {}, [(torch.zeros(1, 2),)])
+        activation_drift(nn.Linear(2, 2), {}, [(torch.zeros(1, 2),)])
 
 
 @pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
@@ -151,7 +151,7 @@ def test_nothing_drifts_where_nothing_moves_inside_what_is_remembered(optimiser:
             optimizer.zero_grad()
             F.cross_entropy(model(new), labels).backward()
             optimizer.step()
-        found = drift(model, before, [(old,)])
+        found = activation_drift(model, before, [(old,)])
         assert sum(found["0"].counts) == 400
         return found["0"].edges[-1]
 

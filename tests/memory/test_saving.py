@@ -48,7 +48,7 @@ def test_training_goes_on_from_a_file_as_if_never_interrupted(
     def continued(stop: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
         torch.manual_seed(1)
         model = Net().to(dtype)
-        memory = GPM(model, threshold=GPM.schedule(0.9, 0.01))
+        memory = GPM(model, threshold={"start": 0.9, "step": 0.01})
         optimizer = memory.attach(make(model))
         for task, x in enumerate(tasks):
             train(model, optimizer, x, steps=5)
@@ -79,7 +79,7 @@ def test_a_threshold_function_must_be_given_again(net: Net, tmp_path: Path) -> N
     GPM.load(tmp_path / "memory", net, threshold=mine).consolidate(data())
 
 
-@pytest.mark.parametrize("threshold", [0.9, {"hidden": 0.5, "*": 0.9}, GPM.schedule(0.9, 0.01)], ids=str)
+@pytest.mark.parametrize("threshold", [0.9, {"hidden": 0.5, "*": 0.9}, {"start": 0.9, "step": 0.01}], ids=str)
 def test_other_thresholds_come_back_by_themselves(net: Net, tmp_path: Path, threshold: Any) -> None:
     before = GPM(net, threshold=threshold)
     before.save(tmp_path / "memory")

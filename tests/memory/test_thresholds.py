@@ -10,6 +10,7 @@ from bitwise import frozen_copy, same
 from small_net import Net, data
 
 from remnant import GPM
+from remnant.memory import parse_threshold
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 
@@ -21,7 +22,7 @@ def test_a_threshold_outside_zero_to_one_is_refused_at_once(net: Net, value: Any
     with pytest.raises(ValueError, match=r"threshold\['out'\].*\(0, 1\]"):
         GPM(net, threshold={"out": value, "*": 0.9})
     with pytest.raises(ValueError, match=r"start.*\(0, 1\]"):
-        GPM.schedule(value)
+        GPM(net, threshold={"start": value, "step": 0.01})
 
 
 @pytest.mark.parametrize("value", [0.0, 1.5, float("nan"), None], ids=repr)
@@ -50,7 +51,7 @@ def test_threshold_patterns_apply_in_the_order_they_are_written(net: Net) -> Non
 
 
 def test_a_schedule_rises_with_the_tasks_and_stops_at_one(net: Net) -> None:
-    schedule = GPM.schedule(0.97, 0.02)
+    schedule = parse_threshold({"start": 0.97, "step": 0.02}).for_layers(["any"])
     assert [round(schedule("any", task), 10) for task in range(4)] == [0.97, 0.99, 1.0, 1.0]
     asked: list[tuple[str, int]] = []
     memory = GPM(net, threshold=lambda layer, task: asked.append((layer, task)) or schedule(layer, task))

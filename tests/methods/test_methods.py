@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant.data import Split, Stream
-from remnant.memory.threshold import resolve
+from remnant.memory import parse_threshold
 from remnant.methods import GPM, METHODS, Finetune, Method, Multitask, SingleTask
-from remnant.methods.gpm import threshold_of
 from remnant.models import Network, build
 from small_options import OPTIONS
 
@@ -247,7 +246,7 @@ def test_gpm_remembers_as_many_samples_as_it_is_told() -> None:
     ],
 )
 def test_a_recipes_threshold_by_layer_and_task(setting: dict[str, Any], epsilon: dict[str, list[float]]) -> None:
-    threshold = resolve(threshold_of(setting), list(epsilon))
+    threshold = parse_threshold(setting).for_layers(epsilon)
     assert {layer: [threshold(layer, task) for task in range(2)] for layer in epsilon} == epsilon
 
 

@@ -17,7 +17,7 @@ from remnant.data import Split
 from remnant.evaluation import backward_transfer
 from remnant.experiments.execute.plan import Plan, execute
 from remnant.experiments.settings.resolve import resolve
-from remnant.memory.errors import ConsolidationError
+from remnant.memory import ConsolidationError
 from remnant.methods.ogd import OGD, orthonormal
 from remnant.models import Network, build
 

@@ -17,7 +17,7 @@ from remnant.data import Split
 from remnant.evaluation import backward_transfer
 from remnant.experiments.execute.plan import Plan, execute
 from remnant.experiments.settings.resolve import SettingsError, resolve
-from remnant.memory.layers.registry import views_of
+from remnant.memory import views_of
 from remnant.methods.owm import OWM
 from remnant.methods.parts.projector import LinearProjector, Projector, projector_of
 from remnant.models import Network, build

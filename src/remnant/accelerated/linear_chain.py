@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.memory.precision import full_precision
+from remnant.memory import full_precision
 from remnant.methods import Method
 from remnant.models import MLP
 

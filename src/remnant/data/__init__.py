@@ -8,7 +8,7 @@
 
 from typing import TYPE_CHECKING
 
-from remnant.lazy import on_first_use
+from remnant.lazy import lazy_exports
 
 from .errors import DataError, MissingDataError
 from .sets.download import fetch
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .builtin import BENCHMARKS, Benchmark, load_stream
     from .stream import Split, Stream, Task
 else:
-    __getattr__, __dir__ = on_first_use(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             **dict.fromkeys(("BENCHMARKS", "Benchmark", "load_stream"), ".builtin"),

@@ -16,7 +16,7 @@ from .record.recorder import record_rows
 
 
 @torch.no_grad()
-def drift(
+def activation_drift(
     model: nn.Module,
     before: Mapping[str, Tensor],
     batches: Iterable[tuple[object, ...]],

@@ -143,7 +143,7 @@ class ProtectedWeight:
                 parameter.detach().copy_(value)
 
     @property
-    def remaining(self) -> Tensor:
+    def dense_projection(self) -> Tensor:
         """I − M·Mᵀ."""
         weight = self.view.weight
         return Projection(self.subspaces, 1, weight.dtype, weight.device, form="dense").right[0]

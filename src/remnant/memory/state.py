@@ -12,41 +12,25 @@ from . import storage
 from .discovery import clean
 from .errors import StateError
 from .subspace import Subspace
-from .threshold import LinearThreshold, Threshold
 
 if TYPE_CHECKING:
     from .gpm import GPM
 
 
-def describe_threshold(threshold: Threshold) -> Any:
-    """As JSON can hold it; a function cannot be held."""
-    if isinstance(threshold, LinearThreshold):
-        return {"schedule": [threshold.start, threshold.step]}
-    if isinstance(threshold, Mapping):
-        return {"patterns": dict(threshold)}
-    return None if callable(threshold) else threshold
-
-
-def revive_threshold(described: Any) -> Threshold | None:
-    if isinstance(described, dict):
-        return LinearThreshold(*described["schedule"]) if "schedule" in described else dict(described["patterns"])
-    return None if described is None else float(described)
-
-
 def collect(memory: GPM) -> dict[str, Any]:
-    names = {id(p): clean(name) for name, p in memory.model.named_parameters()}
+    names = {id(p): clean(name) for name, p in memory._model.named_parameters()}
     return {
         "version": storage.VERSION,
-        "tasks": memory.tasks,
+        "tasks": memory._tasks,
         "steps": memory._steps,
-        "settings": dict(memory.settings),
+        "settings": dict(memory._settings),
         "layers": {
             weight.name: {
                 "capacities": [subspace.capacity for subspace in weight.subspaces],
                 "added": list(weight.added),
                 "subspaces": [subspace.state() for subspace in weight.subspaces],
             }
-            for weight in memory._plan.weights
+            for weight in memory._protection.weights
         },
         "anchors": {names[id(parameter)]: tensor for parameter, tensor in memory._anchors.items()},
         "statistics": dict(memory._buffers.values),
@@ -65,13 +49,15 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         tasks, steps = int(saved["tasks"]), int(saved["steps"])
         held = [str(name) for name in saved.get("held", [])]  # files from before have none
         _same_layers(memory, layers)
-        subspaces = {weight.name: _subspaces(weight.subspaces, layers[weight.name]) for weight in memory._plan.weights}
+        subspaces = {
+            weight.name: _subspaces(weight.subspaces, layers[weight.name]) for weight in memory._protection.weights
+        }
         added = {name: [int(count) for count in layer["added"]] for name, layer in layers.items()}
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StateError):
             raise
         raise StateError(f"This is not the state of a memory, or it is damaged: {error!r}.") from error
-    parameters = {clean(name): parameter for name, parameter in memory.model.named_parameters()}
+    parameters = {clean(name): parameter for name, parameter in memory._model.named_parameters()}
     if tasks:
         _same_anchors(memory, parameters, anchors)
         _same_statistics(memory, statistics)
@@ -80,14 +66,14 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
             raise StateError(
                 f"The state belongs to another model: this one has no parameter {name!r} of {tuple(anchor.shape)}."
             )
-    for weight in memory._plan.weights:
+    for weight in memory._protection.weights:
         weight.adopt(subspaces[weight.name], added[weight.name])
-    memory.tasks, memory._steps = tasks, steps
+    memory._tasks, memory._steps = tasks, steps
     memory._anchors = {parameters[name]: anchor.to(parameters[name], copy=True) for name, anchor in anchors.items()}
     memory._buffers.values = {name: tensor.clone() for name, tensor in statistics.items()}
     memory._buffers.held = held
     memory._stepped.clear()
-    memory._said_full = {weight.name for weight in memory._plan.weights if weight.rank == weight.capacity}
+    memory._said_full = {weight.name for weight in memory._protection.weights if weight.rank == weight.capacity}
     if tasks:
         memory._buffers.hold()
 
@@ -123,7 +109,7 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _same_layers(memory: GPM, layers: Mapping[str, Any]) -> None:
-    ours = {weight.name: [subspace.capacity for subspace in weight.subspaces] for weight in memory._plan.weights}
+    ours = {weight.name: [subspace.capacity for subspace in weight.subspaces] for weight in memory._protection.weights}
     theirs = {name: list(layer["capacities"]) for name, layer in layers.items()}
     if ours == theirs:
         return
@@ -139,7 +125,9 @@ def _same_layers(memory: GPM, layers: Mapping[str, Any]) -> None:
 
 def _same_anchors(memory: GPM, parameters: Mapping[str, Tensor], anchors: Mapping[str, Tensor]) -> None:
     """Everything this memory holds must have a start to hold it to: it may freeze what the saved one left free."""
-    held = {id(p) for w in memory._plan.weights for p in w.parameters} | {id(p) for p in memory._plan.frozen.values()}
+    held = {id(p) for w in memory._protection.weights for p in w.parameters} | {
+        id(p) for p in memory._protection.frozen.values()
+    }
     without = sorted(name for name, p in parameters.items() if id(p) in held and name not in anchors)
     if without:
         raise StateError(

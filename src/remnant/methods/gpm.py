@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from remnant import memory
 from remnant.data import Split
-from remnant.memory.patterns import by_layer
-from remnant.memory.threshold import LinearThreshold, Threshold
+from remnant.memory import by_layer
 from remnant.models import Network
 
 from .base import Method
@@ -36,7 +35,7 @@ class GPM(Method):
         self.samples, self.layer_samples = samples, layer_samples
         # Heads of their own are left free, a shared one is a layer like the others (Sec. 6).
         exclude = ["heads.*"] if network.multi_head else []
-        self.memory = memory.GPM(network, threshold_of(threshold), exclude=exclude, rank_rule=rank_rule)
+        self.memory = memory.GPM(network, threshold, exclude=exclude, rank_rule=rank_rule)
         by_layer(
             layer_samples or {}, self.memory.subspaces, "layer_samples"
         )  # refused now, not after a task was learnt
@@ -82,12 +81,3 @@ class GPM(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.memory.load_state_dict(state["memory"])
-
-
-def threshold_of(setting: Mapping[str, Any]) -> Threshold:
-    """ε as a recipe writes it: {value}, {layers = {pattern = …}} or {start, step}."""
-    if "value" in setting:
-        return float(setting["value"])
-    if "layers" in setting:
-        return dict(setting["layers"])
-    return LinearThreshold(setting["start"], setting.get("step", 0.0))

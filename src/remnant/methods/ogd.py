@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.memory.errors import ConsolidationError
+from remnant.memory import ConsolidationError
 from remnant.models import Network
 
 from .parts.fixed_norm import FixedNorm

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from remnant.memory.layers.registry import views_of
-from remnant.memory.patterns import by_layer
+from remnant.memory import by_layer, views_of
 from remnant.models import Network
 
 from .parts.fixed_norm import FixedNorm

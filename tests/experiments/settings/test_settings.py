@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remnant.experiments.settings.resolve import Settings, SettingsError, resolve
-from remnant.memory.threshold import resolve as thresholds
+from remnant.memory import parse_threshold
 
 
 def test_a_default_spelled_out_is_the_same_run() -> None:
@@ -67,7 +67,7 @@ def test_sorted_json_keeps_the_first_layer_s_threshold() -> None:
     """'*' sorts before 'hidden.0', and the memory takes the first pattern that matches."""
     settings = resolve("pmnist", "gpm")
     back = Settings.from_dict(json.loads(json.dumps(settings.as_dict(), sort_keys=True)))
-    threshold = thresholds(back.options["threshold"]["layers"], ["hidden.0", "hidden.1", "head"])
+    threshold = parse_threshold(back.options["threshold"]).for_layers(["hidden.0", "hidden.1", "head"])
     assert [threshold(layer, 0) for layer in ("hidden.0", "hidden.1", "head")] == [0.95, 0.99, 0.99]
 
 

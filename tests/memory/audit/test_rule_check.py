@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from remnant import GPM, ConsolidationError, LayerView, register_layer
 from remnant.memory.audit import rule_check
-from remnant.memory.layers.registry import registry as layers
+from remnant.memory.layers import registry as layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:The forward pass reads buffers")
 

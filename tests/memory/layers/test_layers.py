@@ -294,7 +294,7 @@ def test_queries_shorter_than_keys_count_their_bias_once_each() -> None:
 
     memory = GPM(Cross(), threshold=1.0)
     batch = [{"query": query, "key": key}]
-    grams, _ = record(memory.model, memory._plan.weights, batch, lambda model, b: model(**b))
+    grams, _ = record(memory.model, memory._protection.weights, batch, lambda model, b: model(**b))
     matrix = grams["attention.in_proj"].matrix()
     assert matrix[:, -1, -1].tolist() == [2, 9, 9]
     rows = torch.cat([query.reshape(2, 8), torch.ones(2, 1)], dim=1).double()

@@ -10,7 +10,7 @@ from attached import train_attached
 from torch import Tensor, nn
 
 from remnant import GPM, ConsolidationError, LayerView, UnsupportedError, register_layer
-from remnant.memory.layers.registry import registry as layers
+from remnant.memory.layers import registry as layers
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_an_error_in_the_middle_leaves_memory_and_model_as_they_were(
             raise KeyError("labels")
 
     if where == "grow":
-        last = memory._plan.weights[-1].subspaces[0]
+        last = memory._protection.weights[-1].subspaces[0]
         grow = type(last).grow
         monkeypatch.setattr(
             type(last),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.memory.drift import drift
+from remnant.memory import activation_drift
 from remnant.methods import Method
 
 EXAMPLES = 1000  # of the test set: of a convolutional layer they are millions of activations
@@ -39,7 +39,7 @@ class Drift:
         # Shuffled, always in the same way: a test set sorted by class would be normalised away, batch by batch.
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:EXAMPLES].to(test.x.device)
         parts = [part for part in order.split(batch) if len(part) > 1 or len(order) == 1]
-        found = drift(method.network, self.first, ((test.x[part], 0) for part in parts), method.ranks())
+        found = activation_drift(method.network, self.first, ((test.x[part], 0) for part in parts), method.ranks())
         return {layer: {"edges": each.edges, "counts": each.counts} for layer, each in found.items()}
 
     def state_dict(self) -> dict[str, Tensor] | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from remnant.accelerated import Fastest
 from remnant.data import Split, Task
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
-from remnant.memory.errors import ConsolidationError, StateError
+from remnant.memory import ConsolidationError, StateError
 from remnant.methods import Method
 from remnant.training import Blocking, EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, evaluate_in_turns
 

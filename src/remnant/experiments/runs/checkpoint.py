@@ -9,7 +9,6 @@ from typing import Any
 
 from remnant.memory import codec
 from .files import RunError, explained, write
-from remnant.memory.codec import DamagedError, VersionError
 
 NAME = re.compile(r"checkpoint-(\d{6,})\.safetensors")
 KEPT = 2
@@ -43,9 +42,9 @@ class Checkpoints:
             try:
                 with explained(path):
                     state = codec.read(path)
-            except VersionError as error:
+            except codec.VersionError as error:
                 raise RunError(f"{path}: {error}. Resume with the release that wrote it, or remove it.") from error
-            except DamagedError as error:
+            except codec.DamagedError as error:
                 self._damaged.add(path)
                 troubles.append(f"{path} is damaged: {error}.")
             else:

@@ -71,11 +71,11 @@ class Buffers:
 
     def hold(self) -> None:
         for module in self._modules():
-            norms.hold(module)
+            norms.keep_in_eval_mode(module)
 
     def release(self) -> None:
         for module in self._modules():
-            norms.release(module, self._model.training)
+            norms.allow_train_mode(module, self._model.training)
 
     def _modules(self) -> list[nn.Module]:
         others = {clean(name): module for name, module in self._model.named_modules()}

@@ -7,7 +7,7 @@ from functools import partial
 from torch import nn
 
 
-def hold(module: nn.Module) -> None:
+def keep_in_eval_mode(module: nn.Module) -> None:
     """From now on the layer normalises by the statistics it has, in training too. Modules inside it go their own way.
 
     `train` is shadowed on the instance (a partial, so that the module can still be copied and pickled): a flag set
@@ -19,7 +19,7 @@ def hold(module: nn.Module) -> None:
     object.__setattr__(module, "train", partial(_stay, module))
 
 
-def release(module: nn.Module, training: bool) -> None:
+def allow_train_mode(module: nn.Module, training: bool) -> None:
     if module.__dict__.pop("train", None) is not None:
         module.training = training
 

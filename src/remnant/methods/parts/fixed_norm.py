@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from remnant.memory.layers.norm import hold
-from remnant.memory.layers.registry import is_norm
+from remnant.memory import is_norm, keep_in_eval_mode
 from remnant.models import Network
 
 from ..base import Method
@@ -22,7 +21,7 @@ class FixedNorm(Method):
         super().start(task)
         if task > 0:
             for norm in self.norms:
-                hold(norm)
+                keep_in_eval_mode(norm)
 
     @property
     def fixed(self) -> set[nn.Parameter]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from remnant.memory.layers.registry import LayerView
+from remnant.memory import LayerView
 
 
 class Projector:

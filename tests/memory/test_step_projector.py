@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant import GPM
+from remnant.memory import StepProjector
 
 
 def taught(model: nn.Module, x: Tensor) -> GPM:

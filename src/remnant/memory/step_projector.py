@@ -1,0 +1,124 @@
+"""Projects gradients that are kept apart from `.grad`, for a training loop that applies them itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .projection import Projection
+from .protected import ProtectedWeight
+
+if TYPE_CHECKING:
+    from .gpm import GPM
+
+
+class StepProjector:
+    r"""Projects one plain SGD step at a time: :math:`\nabla W \leftarrow \nabla W\,(I - M M^\top)` (Eq. 6–7).
+
+    It needs no optimizer and leaves `.grad` alone, so a step can be recorded into a CUDA graph. After steps that are not
+    plain SGD, or from time to time against rounding, call `GPM.restore`.
+
+    Args:
+        memory: The memory whose subspaces the steps must avoid.
+
+    Example:
+        >>> import torch
+        >>> from remnant import GPM
+        >>> from remnant.memory import StepProjector
+        >>> model = torch.nn.Linear(3, 2, bias=False)
+        >>> memory = GPM(model, threshold=1.0)
+        >>> memory.consolidate(torch.tensor([[1.0, 0.0, 0.0]]))
+        {'model': 1}
+        >>> StepProjector(memory).project({model.weight: torch.ones(2, 3)})[model.weight][0].tolist()
+        [0.0, 1.0, 1.0]
+    """
+
+    def __init__(self, memory: GPM) -> None:
+        self._memory = memory
+        self._through_inputs: set[ProtectedWeight] = set()
+
+    @property
+    def frozen_parameters(self) -> list[Tensor]:
+        """The parameters that must not move: from the second task on, those that `norm`, `bias` and `unsupported` freeze."""
+        return self._memory._frozen_parameters
+
+    @torch.no_grad()
+    def project(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """Removes the remembered directions from gradients (Eq. 6–7).
+
+        Args:
+            gradients: Parameter → gradient, as `torch.autograd.grad` computes it. The dict is changed in place.
+
+        Returns:
+            The same dict, with projected gradients and with zeros for frozen parameters.
+        """
+        memory = self._memory
+        memory._stepped.update(gradients)
+        if memory._tasks:
+            for weight in memory._protection.weights:
+                if weight.rank and weight not in self._through_inputs:
+                    weight.project_among(gradients)
+            for parameter in self.frozen_parameters:
+                if parameter in gradients:
+                    gradients[parameter] = torch.zeros_like(parameter)
+        return gradients
+
+    @contextmanager
+    def through_inputs(self, rows: int) -> Iterator[None]:
+        """Projects through the layers' inputs where that is cheaper: δᵀ·(X·P) = (δᵀ·X)·P.
+
+        Run a forward pass, its backward pass and `project` inside the block; `project` then skips those layers. The gradient
+        of a layer has one row per output. A batch often has fewer rows: 64, where a wide layer has 2048 outputs.
+
+        Args:
+            rows: How many rows a batch has.
+        """
+        chosen = [weight for weight in self._memory._protection.weights if _is_cheaper_through_input(weight, rows)]
+        layers = [weight.sites[0].module for weight in chosen]
+        self._through_inputs = set(chosen)
+        try:
+            for layer, weight in zip(layers, chosen, strict=True):
+                projection = weight.projection_of_rows(rows)
+                layer.forward = lambda x, w=layer.weight, p=projection: _ProjectedLinear.apply(x, w, p)  # type: ignore
+            yield
+        finally:
+            self._through_inputs = set()
+            for layer in layers:
+                vars(layer).pop("forward", None)
+
+    def layer_projections(self) -> dict[str, Tensor]:
+        """Returns layer → I − M·Mᵀ, for every ungrouped layer with a rank above 0. A step multiplies gradients by it."""
+        weights = self._memory._protection.weights
+        return {weight.name: weight.dense_projection for weight in weights if weight.rank and weight.view.groups == 1}
+
+
+class _ProjectedLinear(torch.autograd.Function):
+    """x·Wᵀ, with a backward pass that projects the gradient of W."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, projection: Projection) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.projection = projection
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (delta,) = gradients
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        gradient = None
+        if needs_weight:
+            rows = x.flatten(end_dim=-2)
+            gradient = delta.flatten(end_dim=-2).mT @ ctx.projection.remove(rows[None])[0]
+        return delta @ weight if needs_x else None, gradient, None
+
+
+def _is_cheaper_through_input(weight: ProtectedWeight, rows: int) -> bool:
+    site, *others = weight.sites
+    plain = type(site.module) is nn.Linear and site.module.bias is None and "forward" not in vars(site.module)
+    return plain and not others and weight.rank > 0 and rows < weight.view.outputs
