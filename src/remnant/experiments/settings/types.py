@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Union, get_args, get_origin
 
+from remnant.options import OptionError
 
-class SettingsError(ValueError):
-    """A setting that the person at the keyboard can put right; the message says how."""
+
+SettingsError = OptionError
 
 
 class _RefusedError(Exception):
