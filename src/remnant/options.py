@@ -1,6 +1,6 @@
-"""Options are signatures: the keyword-only parameters of a constructor are the one list of its options.
+"""Options are signatures: the parameters of a constructor or function are the only list of its options.
 
-A parameter's annotation says what it takes, its default what it is when nobody says. Bounds go into `Annotated`:
+A parameter's annotation says which values it takes. Bounds go into `Annotated`:
 
     def __init__(self, network, *, lr: Annotated[float, number(0, 10, above=True)] = 0.01, samples: Positive = 300): ...
 """
@@ -25,7 +25,7 @@ class OptionError(UserError, ValueError):
 
 
 class Refused(Exception):  # noqa: N818
-    """Raised by a kind's `read`. `part` is the place inside a table, `words` what that place takes."""
+    """Raised by a kind's `read`. `part` is the key inside a table, `words` describes the values allowed there."""
 
     def __init__(self, part: str = "", words: str = "") -> None:
         self.part, self.words = part, words
@@ -33,14 +33,23 @@ class Refused(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Kind:
-    """What an option takes. `words` complete the sentence "lr takes …"; `read` gives a value its one form (1 is 1.0)."""
+    """The values that an option takes.
+
+    Args:
+        words: completes the sentence "lr takes …".
+        read: brings a value into its one form (1 becomes 1.0), or raises `Refused`.
+        optional: whether None is a value.
+        forms: the ways to write the option as a table, each as a tuple of its keys. `"*"` stands for patterns of layer
+            names, `"layers.*"` for patterns below the key `layers`.
+    """
 
     words: str
     read: Callable[[Any], Any]
     optional: bool = False
+    forms: tuple[tuple[str, ...], ...] = ()
 
     def check(self, key: str, value: Any, label: str) -> Any:
-        """The value in its one form, or an OptionError that begins with `label`."""
+        """Returns the value in its one form; otherwise raises an OptionError that begins with `label`."""
         try:
             return self.read(value)
         except Refused as refused:
@@ -48,21 +57,31 @@ class Kind:
 
 
 class Option(NamedTuple):
+    """One option: the values it takes, and its default."""
+
     kind: Kind
     default: Any = REQUIRED
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """The options of a function or class: its keyword-only parameters, and its bases' where it passes `**` on to them."""
+    """Lists the options of a function or class by name.
+
+    An option is a keyword-only parameter, or any other parameter with a default. Where a class accepts `**kwargs`, the
+    options of its base classes follow.
+
+    >>> def blur(image, *, radius: Annotated[int, whole(1, 9)] = 3): ...
+    >>> options_of(blur)["radius"].kind.words
+    'a whole number from 1 to 9'
+    """
     found: dict[str, Option] = {}
     for owner in _signatures(function):
-        hints = get_type_hints(owner, include_extras=True)
+        hints = _hints(owner)
         parameters = inspect.signature(owner).parameters.values()
         for parameter in parameters:
-            if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in found:
-                default = parameter.default
-                default = list(default) if isinstance(default, tuple) else default
-                found[parameter.name] = Option(kind_of(hints.get(parameter.name, Any)), default)
+            if parameter.name not in found and _is_option(parameter):
+                default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+                kind = kind_of(hints.get(parameter.name, type(default) if isinstance(default, bool | float) else Any))
+                found[parameter.name] = Option(or_none(kind) if default is None else kind, default)
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return found
@@ -74,8 +93,21 @@ def _signatures(function: Callable[..., Any]) -> list[Callable[..., Any]]:
     return [vars(base)["__init__"] for base in function.__mro__ if "__init__" in vars(base) and base is not object]
 
 
+def _is_option(parameter: inspect.Parameter) -> bool:
+    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+        return parameter.default is not REQUIRED
+    return parameter.kind is parameter.KEYWORD_ONLY
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError:  # a type that its file imports for type checkers only
+        return {}
+
+
 def checked(function: Callable[..., Any], given: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """The given options in their one form; an OptionError names the first that `function` does not take."""
+    """Returns the given options in their one form, or raises an OptionError for the first that `function` does not take."""
     options = options_of(function)
     for name in given:
         if name not in options:
@@ -84,13 +116,15 @@ def checked(function: Callable[..., Any], given: Mapping[str, Any], owner: str) 
 
 
 def kind_of(annotation: Any) -> Kind:
-    """The kind that an annotation asks for; `Annotated[type, kind]` names it outright."""
+    """Returns the kind that an annotation asks for: the one inside `Annotated`, or that of the type."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kinds = [each for each in args[1:] if isinstance(each, Kind)]
         return kinds[0] if kinds else kind_of(args[0])
-    if origin in (types.UnionType, Union) and type(None) in args:
-        return or_none(kind_of(next(arg for arg in args if arg is not type(None))))
+    if origin in (types.UnionType, Union):
+        others = [arg for arg in args if arg is not type(None)]
+        kind = kind_of(others[0]) if len(others) == 1 else anything()
+        return or_none(kind) if type(None) in args else kind
     if origin is Literal:
         return choice(args)
     if origin is tuple and ... not in args:
@@ -102,6 +136,8 @@ def kind_of(annotation: Any) -> Kind:
 
 
 def whole(low: int = 0, high: int = 1_000_000) -> Kind:
+    """A whole number from `low` to `high`."""
+
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Refused
@@ -111,7 +147,7 @@ def whole(low: int = 0, high: int = 1_000_000) -> Kind:
 
 
 def number(low: float, high: float, *, above: bool = False, below: bool = False) -> Kind:
-    """A number from `low` to `high`; `above` and `below` leave the bounds themselves out."""
+    """A number from `low` to `high`; `above` and `below` exclude the bounds themselves."""
 
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -125,10 +161,13 @@ def number(low: float, high: float, *, above: bool = False, below: bool = False)
 
 
 def any_number() -> Kind:
+    """A finite number."""
     return replace(number(-math.inf, math.inf, above=True, below=True), words="a number")
 
 
 def choice(options: Sequence[str]) -> Kind:
+    """One of the given words."""
+
     def read(value: Any) -> Any:
         if value not in options:
             raise Refused
@@ -138,10 +177,12 @@ def choice(options: Sequence[str]) -> Kind:
 
 
 def flag() -> Kind:
+    """True or false."""
     return _instance(bool, "true or false")
 
 
 def text() -> Kind:
+    """Any string."""
     return _instance(str, "a word")
 
 
@@ -155,6 +196,8 @@ def _instance(type_: type, words: str) -> Kind:
 
 
 def list_of(kind: Kind, length: int | None = None) -> Kind:
+    """A list of values of one kind, not empty."""
+
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple) or not value or (length is not None and len(value) != length):
             raise Refused
@@ -163,38 +206,71 @@ def list_of(kind: Kind, length: int | None = None) -> Kind:
         except Refused:
             raise Refused from None
 
-    return Kind(f"a list [{', '.join(['…'] * (length or 1))}] with in each place {kind.words}", read)
+    return Kind(f"a list [{', '.join(['…'] * (length or 1))}] where each entry is {kind.words}", read)
 
 
 def per_layer(kind: Kind) -> Kind:
-    """A table of layer-name patterns."""
+    """A table of patterns of layer names."""
 
     def read(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
+        if not isinstance(value, Mapping):
             raise Refused
         return {str(pattern): kind.read(item) for pattern, item in value.items()}
 
-    return Kind(f'a table {{"conv1" = …, "*" = …}} of layer patterns with for each {kind.words}', read)
+    words = f'a table {{"conv1" = …, "*" = …}} of layer patterns, where each entry is {kind.words}'
+    return Kind(words, read, forms=(("*",),))
 
 
 def each_layer(kind: Kind) -> Kind:
-    """One value for all layers, or a table of layer-name patterns."""
+    """One value for all layers, or a table of patterns of layer names."""
+
+    def read(value: Any) -> Any:
+        return per_layer(kind).read(value if isinstance(value, Mapping) else {"*": value})
+
+    return Kind(f'{kind.words}, or a table {{"conv1" = …, "*" = …}} of them by layer pattern', read, forms=(("*",),))
+
+
+def threshold() -> Kind:
+    """ε: a number, {start, step} over the tasks, or {layers} by layer pattern. `remnant.memory.parse_threshold` reads it."""
+    kinds = {"value": number(0, 1, above=True), "start": number(0, 1, above=True), "step": number(0, 1, below=True)}
+    words = (
+        "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
+        'or {layers = {"hidden.0" = …, "*" = …}}'
+    )
+
+    def part(name: str, kind: Kind, value: Any) -> Any:
+        try:
+            return kind.read(value)
+        except Refused:
+            raise Refused(f".{name}", kind.words) from None
 
     def read(value: Any) -> dict[str, Any]:
-        return dict(per_layer(kind).read(value if isinstance(value, dict) else {"*": value}))
+        table = value if isinstance(value, Mapping) else {"value": value}
+        if table.keys() == {"layers"} and isinstance(table["layers"], Mapping) and table["layers"]:
+            return {"layers": {name: part(f"layers.{name}", kinds["value"], e) for name, e in table["layers"].items()}}
+        if table.keys() == {"start"}:
+            table = {**table, "step": 0.0}
+        if table.keys() not in ({"value"}, {"start", "step"}):
+            raise Refused
+        return {name: part(name, kinds[name], table[name]) for name in table}
 
-    return Kind(f'{kind.words}, or a table {{"conv1" = …, "*" = …}} of them by layer pattern', read)
+    return Kind(words, read, forms=(("value",), ("start", "step"), ("layers.*",)))
 
 
 def or_none(kind: Kind) -> Kind:
-    return Kind(f"{kind.words}, or none", lambda value: None if value is None else kind.read(value), optional=True)
+    """A value of the kind, or None."""
+    if kind.optional:
+        return kind
+    read = kind.read
+    words = f"{kind.words}, or none"
+    return replace(kind, words=words, optional=True, read=lambda value: None if value is None else read(value))
 
 
 def anything() -> Kind:
-    """Whatever a settings file can hold."""
+    """Any value that a settings file can hold."""
 
     def read(value: Any) -> Any:
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             return {str(key): read(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [read(item) for item in value]
