@@ -11,7 +11,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from .errors import UserError
@@ -66,8 +66,8 @@ class Option(NamedTuple):
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     """Lists the options of a function or class by name.
 
-    An option is a keyword-only parameter, or any other parameter with a default. Where a class accepts `**kwargs`, the
-    options of its base classes follow.
+    An option is a keyword-only parameter, another parameter with a default, or a field of a dataclass. Where a class
+    accepts `**kwargs`, the options of its base classes follow.
 
     >>> def blur(image, *, radius: Annotated[int, whole(1, 9)] = 3): ...
     >>> options_of(blur)["radius"].kind.words
@@ -78,7 +78,7 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
         hints = _hints(owner)
         parameters = inspect.signature(owner).parameters.values()
         for parameter in parameters:
-            if parameter.name not in found and _is_option(parameter):
+            if parameter.name not in found and _is_option(parameter, function):
                 default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
                 kind = kind_of(hints.get(parameter.name, type(default) if isinstance(default, bool | float) else Any))
                 found[parameter.name] = Option(or_none(kind) if default is None else kind, default)
@@ -93,9 +93,9 @@ def _signatures(function: Callable[..., Any]) -> list[Callable[..., Any]]:
     return [vars(base)["__init__"] for base in function.__mro__ if "__init__" in vars(base) and base is not object]
 
 
-def _is_option(parameter: inspect.Parameter) -> bool:
+def _is_option(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-        return parameter.default is not REQUIRED
+        return parameter.default is not REQUIRED or (is_dataclass(function) and parameter.name != "self")
     return parameter.kind is parameter.KEYWORD_ONLY
 
 
