@@ -1,4 +1,4 @@
-"""What docs/how-to.md and docs/streams.md say to paste runs as it stands there, on two seeds of the digits."""
+"""Code on the docs pages runs as it stands there, on two seeds of the digits at most."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.runs.folder import RunFolder, find_runs, keep_results
-from remnant.experiments.settings.resolve import resolve
-from remnant.models import MODELS
+import remnant
+from remnant.experiments import Plan, find_runs, resolve, run
+from remnant.experiments.runs import RunFolder, keep_results
 
 DOCS = Path(__file__).parents[1] / "docs"
 QUICK = ("training.epochs=1", "stream.tasks=2")
 
 
-def blocks(page: str, heading: str) -> list[str]:
-    section = (DOCS / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+def blocks(page: str, heading: str = "") -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    if heading:
+        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def run(code: str, name: str = "__main__") -> dict[str, Any]:
-    """As a file of that name; one seed, since those of two would each start Python anew."""
-    names: dict[str, Any] = {"__name__": name}
+def execute(code: str, name: str = "__main__", **names: Any) -> dict[str, Any]:
+    """Runs a block as a file of that name. One seed is enough: two would each start a Python process."""
+    names["__name__"] = name
     exec(compile(code.replace("seeds=(0, 1)", "seeds=(0,)"), "docs", "exec"), names)
     return names
 
@@ -36,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(*overrides: str, benchmark: str = "permuted-digits", seeds: tuple[int, ...] = (0,)) -> list[RunFolder]:
     settings = resolve(benchmark, "gpm", overrides)
-    return [f for seed in seeds for f in execute(Plan(settings, (seed,), Path("runs"), "cpu"), lambda progress: None)]
+    return [f for seed in seeds for f in run(Plan(settings, (seed,), Path("runs"), "cpu"), lambda progress: None)]
 
 
 def result(folder: RunFolder) -> dict[str, Any]:
@@ -45,22 +48,22 @@ def result(folder: RunFolder) -> dict[str, Any]:
     return found
 
 
-def test_both_ways_to_read_results_give_every_seed_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_ways_to_read_results_give_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     runs = made(*QUICK, seeds=(0, 1))
-    said = []
-    for code in blocks("how-to.md", "Read results"):
-        run(code)
-        said.append({tuple(re.findall(r"[\w.+-]+", line)) for line in capsys.readouterr().out.splitlines()})
-    with_library, without = said
+    printed = []
+    for code in blocks("run-folder.md"):
+        execute(code)
+        printed.append({tuple(re.findall(r"[\w.+-]+", line)) for line in capsys.readouterr().out.splitlines()})
+    with_library, without = printed
     assert {words[:2] for words in with_library} == {(folder.digest, str(folder.seed)) for folder in runs}
     for long, short in zip(sorted(with_library), sorted(without), strict=True):
         assert [float(n) for n in long[1:]] == pytest.approx([float(n) for n in short[1:]], abs=1e-6)
 
 
-def test_the_files_it_lists_are_those_of_a_run() -> None:
+def test_the_listed_files_are_those_of_a_run() -> None:
     (folder,) = made(*QUICK)
-    section = (DOCS / "how-to.md").read_text(encoding="utf-8").split("\n## Read results\n")[1]
-    listed = set(re.findall(r"`([a-z]+\.(?:json|jsonl|csv))`", section.split("\n## ")[0]))
+    rows = (DOCS / "run-folder.md").read_text(encoding="utf-8").split("\n## ")[0]
+    listed = set(re.findall(r"^\| `([a-z]+\.(?:json|jsonl|csv))`", rows, re.MULTILINE))
     found = {file.name for file in folder.path.iterdir() if not file.name.startswith(".")}
     assert listed == found | {"drift.json"}
     kept = {file.name for file in keep_results(folder, Path("results")).iterdir()}
@@ -69,24 +72,59 @@ def test_the_files_it_lists_are_those_of_a_run() -> None:
 
 def test_runs_from_python(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = blocks("how-to.md", "Run from Python")
-    run(code)
+    execute(code)
     (folder,) = find_runs(Path("runs"))
     assert folder.settings["options"]["lr"] == 0.1
     assert capsys.readouterr().out.split() == ["0", str(result(folder)["acc"])]
 
 
-def test_runs_a_network_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = blocks("how-to.md", "A network of your own")
-    monkeypatch.setitem(MODELS, "tanh", MODELS["mlp"])  # so that it is taken out again
-    run(code.replace('"threshold=0.97"', f'"threshold=0.97", "{QUICK[0]}"'))
-    (folder,) = find_runs(Path("runs"))
+def test_every_threshold_is_accepted() -> None:
+    (code,) = blocks("how-to.md", "Choose a threshold")
+    model = nn.ModuleDict({"conv1": nn.Linear(4, 4), "fc": nn.Linear(4, 4)})
+    execute(code, GPM=remnant.GPM, model=model)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_memory_is_saved_stepped_and_verified_as_shown() -> None:
+    model = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(30, 6)
+    memory = remnant.GPM(model, threshold=0.5)
+    memory.consolidate([x])
+    names = {"GPM": remnant.GPM, "torch": torch, "model": model, "memory": memory, "optimizer": optimizer}
+    for heading in ("Save and continue", "A hand-written step", "Prove it"):
+        (code,) = blocks("how-to.md", heading)
+        names = execute(code, **names, loss=model(x).square().mean(), step=optimizer.step, old_loader=[x])
+        names = {key: names[key] for key in ("GPM", "torch", "model", "memory", "optimizer")}
+    assert len(memory) == len(names["memory"]) == 1
+
+
+def test_a_layer_of_ones_own_is_protected() -> None:
+    (code,) = blocks("adding-a-layer.md")
+    names = execute(code, "own_layer")
+    memory, model = names["memory"], names["memory"]._model
+    memory.consolidate([torch.randn(3, 20)])
+    before = model[0].kernel.clone()
+    optimizer = memory.attach(torch.optim.Adam(model.parameters()))
+    model(torch.randn(50, 20)).square().mean().backward()
+    optimizer.step()
+    assert not model[0].kernel.equal(before)
+    assert memory.verify().worst < 1e-4
+
+
+def test_runs_a_network_of_ones_own() -> None:
+    (code,) = blocks("adding-a-network.md")
+    Path("my_net.py").write_text(code, encoding="utf-8")
+    (command,) = re.findall(r"```\n(remnant run .*)\n```", (DOCS / "adding-a-network.md").read_text(encoding="utf-8"))
+    (folder,) = made(*re.findall(r"--set (\S+)", command), *QUICK)
+    assert "permuted-digits gpm" in command
     assert result(folder)["parameters"] == 64 * 50 + 50 + 50 * 10
 
 
 def test_the_stream_of_ones_own_takes_its_seed_and_its_option() -> None:
     _, code = blocks("streams.md", "Your own")
     Path("my_streams.py").write_text(code, encoding="utf-8")
-    digits = run(code, "my_streams")["digits"]
+    digits = execute(code, "my_streams")["digits"]
     assert digits(0).head_sizes == (2, 2, 2, 2, 2)
     assert digits(0)[0].labels != digits(1)[0].labels
     (folder,) = made("stream.per_task=5", "training.epochs=1", benchmark="my_streams.py:digits")
@@ -94,3 +132,10 @@ def test_the_stream_of_ones_own_takes_its_seed_and_its_option() -> None:
     assert matrix is not None
     assert matrix.tasks == 2
     assert result(folder)["validation_acc"] is not None
+
+
+def test_the_optimiser_is_a_setting() -> None:
+    text = (DOCS / "how-to.md").read_text(encoding="utf-8").split("\n## Choose an optimiser\n")[1]
+    overrides = re.findall(r"--set (\S+)", text.split("```")[1])
+    (folder,) = made(*overrides, *QUICK)
+    assert folder.settings["optimizer"] == {"name": "adamw", "weight_decay": 0.01}

@@ -1,4 +1,4 @@
-"""The README's first block is a loop one can paste: it runs as it stands, with a model of one's own."""
+"""The README's first block runs as it stands, with a model of the reader's own."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")  #
 
 
 class HeadPerTask(nn.Module):
-    """A body all tasks share, and a head of its own for each."""
+    """A body that all tasks share, and one head per task."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body, self.heads = nn.Linear(12, 40), nn.ModuleList(nn.Linear(40, 2) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        task = 0 if x[:, 6:].abs().sum() == 0 else 1  # each has its own half of the inputs
+        task = 0 if x[:, 6:].abs().sum() == 0 else 1  # each task has its own half of the inputs
         return self.heads[task](self.body(x).relu())  # type: ignore[no-any-return]
 
 
 def block(*, plain: bool = False) -> str:
-    """The first block without its signs; `plain`, without the lines it adds."""
+    """The first block without its diff signs; with `plain`, also without the added lines."""
     found = re.search(r"```diff\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     lines = found[1].splitlines()
@@ -40,7 +40,7 @@ def block(*, plain: bool = False) -> str:
 
 
 def moved(model: nn.Module, code: str) -> float:
-    """‖change‖/‖size‖ of the first task's outputs while `code` learns the second; the model, tasks and loss are ours."""
+    """The relative change of the first task's outputs while `code` learns the second."""
     torch.manual_seed(0)
     x, y = torch.randn(80, 12), torch.arange(80) % 2
     halves = [x.clone(), x.clone()]
@@ -67,7 +67,7 @@ def test_the_first_block_protects_a_model_of_the_readers_own() -> None:
     assert moved(small(), block()) < 0.5 * moved(small(), block(plain=True))
 
 
-def test_heads_are_left_free_as_the_line_below_it_says() -> None:
+def test_heads_are_left_free_as_the_line_below_the_block_says() -> None:
     (option,) = re.findall(r"`(exclude=\[.*?\])`", README.read_text(encoding="utf-8"))
     code = block().replace("threshold=0.97", f"threshold=0.97, {option}")
     assert option in code
