@@ -12,7 +12,7 @@ import torch
 from setting import CPU, Setting, best_device
 from timing import fastest, machine, now
 
-from remnant.training.steps import EagerSteps
+from remnant.training import EagerSteps
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from setting import CPU, Setting
 from timing import fastest, fastest_stretch, machine, own
 
 from remnant import Subspace
-from remnant.accelerated.manual_backward import TOGETHER, ManualBackwardSteps
+from remnant.accelerated.manual_backward import STEPS_TOGETHER, ManualBackwardSteps
 from remnant.memory.gram import Gram
 
 Points = list[tuple[int, float]]
@@ -35,7 +35,7 @@ def over_tasks(quick: bool) -> tuple[Points, Points]:
         train = setting.task(number).train
         method.start(number)
         steps = ManualBackwardSteps(method, train, 10)
-        step = min(fastest_stretch(steps.epoch()) for _ in range(5)) / TOGETHER
+        step = min(fastest_stretch(steps.epoch()) for _ in range(5)) / STEPS_TOGETHER
         start = own()
         method.finish(number, train)
         finish = own() - start

@@ -10,8 +10,8 @@ from __future__ import annotations
 from setting import CPU, Setting
 from timing import fastest_stretch, machine, own
 
-from remnant.accelerated.manual_backward import TOGETHER, ManualBackwardSteps
-from remnant.training.steps import PER_TURN, EagerSteps
+from remnant.accelerated.manual_backward import STEPS_TOGETHER, ManualBackwardSteps
+from remnant.training.steps import STEPS_PER_TURN, EagerSteps
 
 ROUNDS = 5
 
@@ -33,8 +33,8 @@ def main() -> None:
     eager = EagerSteps(ours, second.train, setting.batch)
     taken, by_autograd, reference = [], [], []
     for _ in range(ROUNDS):  # in turns, so that a busy machine slows all alike
-        taken.append(fastest_stretch(steps.epoch()) / TOGETHER)
-        by_autograd.append(fastest_stretch(eager.epoch(), 2) / PER_TURN)
+        taken.append(fastest_stretch(steps.epoch()) / STEPS_TOGETHER)
+        by_autograd.append(fastest_stretch(eager.epoch(), 2) / STEPS_PER_TURN)
         reference.append(fastest_stretch(plain.epoch(second.train.x, second.train.y, setting.batch), 400))
     ours_µs, autograd_µs, plain_µs = (1e6 * min(times) for times in (taken, by_autograd, reference))
     once *= 1e6

@@ -14,10 +14,10 @@ import torch
 from setting import Setting, best_device, some
 from timing import machine, now
 
+from remnant.accelerated.cuda_graph import CapturedSteps
 from remnant.data import Split
 from remnant.methods import Method
-from remnant.training import at_once
-from remnant.training.steps import CapturedSteps, EagerSteps
+from remnant.training import EagerSteps, run_to_completion
 
 STREAMS = {"AlexNet": "split-cifar100", "ResNet-18": "five-datasets"}
 ROUNDS = 5
@@ -76,7 +76,7 @@ def main() -> None:
             method.start(tasks)
             steps = kind(method, part, setting.batch)
             if isinstance(steps, CapturedSteps):
-                at_once(steps.record())
+                run_to_completion(steps.capture())
             taken[what] = steps
         times: dict[str, list[float]] = {"bare": [], "protected": [], "plain bare": [], "plain protected": []}
         projectors = plain.projectors  # type: ignore[attr-defined]

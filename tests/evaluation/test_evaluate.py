@@ -83,7 +83,7 @@ def test_batches_are_counted_together_but_no_more_logits_kept_than_allowed(count
 
     s = split(count)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["remnant.evaluation.evaluate"], "AT_ONCE", at_once)
+        patch.setattr(sys.modules["remnant.evaluation.evaluate"], "LOGITS_AT_ONCE", at_once)
         result = evaluate(score, [s], batch_size=batch_size, loss=loss)
     assert sum(asked) == 3 * count
     assert all(numbers >= at_once for numbers in asked[:-1])
@@ -238,7 +238,7 @@ def test_a_module_is_evaluated_in_evaluation_mode_and_put_back_as_it_was(fails):
 
 
 def test_nothing_to_evaluate_is_refused():
-    with pytest.raises(ValueError, match="no splits"):
+    with pytest.raises(ValueError, match="no examples were given"):
         evaluate(score, [])
     with pytest.raises(ValueError, match="Task 1 has no examples"):
         evaluate(score, [split(3), split(0)])

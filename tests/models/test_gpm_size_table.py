@@ -3,9 +3,8 @@
 import pytest
 from torch import nn
 
-from remnant.experiments.settings.resolve import resolve
-from remnant.models import Network, build
-from remnant.models.activation import ReluDropout
+from remnant.experiments.settings import resolve
+from remnant.models import Network, ReluDropout, build
 
 TABLE = {
     "mlp": ([784, 100, 100], 0.63),

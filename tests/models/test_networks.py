@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from remnant.models import MLP, MODELS, Network, build
+from remnant.models import MLP, MODELS, LeNet, Network, build
+from remnant.options import OptionError
+from remnant.registry import UnknownNameError
 
 SMALL = {"mlp": {"hidden": [7, 5]}, "alexnet": {"width": 4}, "lenet": {"width": 4}, "resnet18": {"width": 2}}
 NORMALISING = ["alexnet", "resnet18"]
@@ -67,7 +69,7 @@ def test_a_stream_of_one_task_may_have_its_own_head():
 
 
 def test_heads_need_to_know_the_task():
-    with pytest.raises(ValueError, match=r"3 heads: say which task"):
+    with pytest.raises(ValueError, match=r"3 heads: name the task"):
         small("mlp")(images(2))
 
 
@@ -166,10 +168,10 @@ def test_batch_norm_scores_an_example_by_the_batch_it_is_in_and_keeps_nothing(na
 
 @pytest.mark.parametrize("name", NORMALISING)
 def test_an_unknown_norm_is_refused(name):
-    with pytest.raises(ValueError, match="Did you mean 'batch'"):
+    with pytest.raises(OptionError, match=r"norm='bach': norm takes 'running' .* or 'batch'"):
         small(name, norm="bach")
-    with pytest.raises(ValueError, match="norm='running'"):
-        small(name, norm="frozen")
+    with pytest.raises(OptionError, match=r"takes 'running' \(also if the memory is to freeze"):
+        MODELS[name]((3, 32, 32), 2, norm="frozen")  # without `build`, too
 
 
 def test_lenet_normalises_each_value_by_its_four_channel_neighbours():
@@ -211,21 +213,73 @@ def test_lenets_initial_weights_fill_their_range(init):
 
 
 def test_an_unknown_init_is_refused():
-    with pytest.raises(ValueError, match="Did you mean 'kaiming_uniform'"):
+    with pytest.raises(OptionError, match="init takes 'kaiming_uniform' or 'pytorch'"):
         small("lenet", init="kaiming")
+    with pytest.raises(OptionError, match="init takes"):
+        LeNet((3, 32, 32), 2, init="kaiming")
 
 
 # By name
 
 
-def test_an_unknown_model_gets_the_nearest_name():
-    with pytest.raises(ValueError, match=r"No such model: 'alexnt'. Did you mean 'alexnet'\? There are: mlp, alexnet"):
+def test_an_unknown_network_gets_the_nearest_name():
+    with pytest.raises(UnknownNameError, match=r"No network called 'alexnt'. Did you mean 'alexnet'\?"):
         build("alexnt", input_shape=(3, 32, 32), classes=10)
 
 
 def test_an_unknown_option_gets_the_nearest_name():
-    with pytest.raises(ValueError, match=r"No such option of resnet18: 'stem_strid'. Did you mean 'stem_stride'\?"):
+    with pytest.raises(OptionError, match=r"no such option of resnet18. Did you mean 'stem_stride'\?"):
         build("resnet18", input_shape=(3, 32, 32), classes=10, stem_strid=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("mlp", "hidden", [100, 0]),
+        ("alexnet", "width", 0),
+        ("alexnet", "dropout", [0.2, 1.0]),
+        ("alexnet", "dropout", [0.2]),
+        ("lenet", "width", 10_001),
+        ("resnet18", "stem_stride", 9),
+        ("resnet18", "bias", 1),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_refused(name, option, value):
+    with pytest.raises(OptionError, match=f"{option} takes"):
+        build(name, input_shape=(3, 32, 32), classes=10, **{option: value})
+
+
+OWN = """
+from typing import Annotated
+from torch import nn
+from remnant.models import Network
+from remnant.options import whole
+
+class Net(Network):
+    def __init__(self, input_shape, classes, *, width: Annotated[int, whole(1, 9)] = 3):
+        super().__init__(input_shape, classes)
+        self.body = nn.Linear(input_shape[0], width)
+        self.attach_heads(width, bias=True)
+
+    def features(self, x):
+        return self.body(x).relu()
+
+def plain(input_shape, classes):
+    return nn.Linear(input_shape[0], classes)
+"""
+
+
+def test_a_network_of_the_users_own_is_built_from_its_file(tmp_path):
+    (tmp_path / "my_net.py").write_text(OWN)
+    where = f"{tmp_path / 'my_net.py'}:Net"
+    one, again = (build(where, input_shape=(4,), classes=[2, 5], seed=1, width=7) for _ in range(2))
+    assert one.body.out_features == 7
+    assert one(images(3, 4), 1).shape == (3, 5)
+    assert torch.equal(one.body.weight, again.body.weight)
+    with pytest.raises(OptionError, match="width takes a whole number from 1 to 9"):
+        build(where, input_shape=(4,), classes=2, width=10)
+    with pytest.raises(OptionError, match="made a Linear, which is no subclass of"):
+        build(f"{tmp_path / 'my_net.py'}:plain", input_shape=(4,), classes=2)
 
 
 # Capture

@@ -1,6 +1,6 @@
-"""Faster ways to take the same steps: one kernel an epoch, no autograd, CUDA graphs, fused activations."""
+"""Faster ways to take the same steps: a kernel per epoch, no autograd, CUDA graphs, fused activations."""
 
-from .choose import STEPS, Fastest
+from .choose import STEP_KINDS, FastestExecutor
 from .norm_pool import fuse_activations
 
-__all__ = ["STEPS", "Fastest", "fuse_activations"]
+__all__ = ["STEP_KINDS", "FastestExecutor", "fuse_activations"]

@@ -1,39 +1,43 @@
-"""Picks the fastest way to take a method's steps."""
+"""Chooses the fastest way to take a method's steps."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 
 from remnant.data import Split
 from remnant.methods import Method
-from remnant.training import Blocking, EagerSteps, Plain, Steps, Validation
+from remnant.training import EagerSteps, Executor, Steps, Validation, Work
 
 from . import fused_mlp, manual_backward
-from .cuda_graph import CapturedSteps
+from .cuda_graph import CapturedSteps, CapturedValidation, can_capture_validation
 from .fused_mlp import FusedSteps
 from .manual_backward import ManualBackwardSteps
-from .recorded_validation import RecordedValidation, can_be_recorded
 
-STEPS = ("auto", "captured", "eager")  # the fastest way there is; at most CUDA graphs; one by one
+STEP_KINDS = ("auto", "captured", "eager")
 
 
-class Fastest(Plain):
-    """What a trainer asks for steps: those of the fastest kind that this method, network and device allow."""
+class FastestExecutor(Executor):
+    """Takes steps in the fastest way that the method, the network and the device allow.
 
-    def __init__(self, steps: str = "auto") -> None:
-        self.kind = steps
-        self._record = False
+    Args:
+        kind: "auto" for the fastest way, "captured" for CUDA graphs at most, "eager" for one step after the other.
+    """
 
-    def steps(self, method: Method, train: Split, batch: int) -> Generator[Blocking | None, None, Steps]:
+    def __init__(self, kind: str = "auto") -> None:
+        self.kind = kind
+        self._capture_validation = False
+
+    def steps(self, method: Method, train: Split, batch: int) -> Work[Steps]:
         steps = yield from self._fastest(method, train, batch)
-        # Where steps could not be recorded, there is no use in trying to record the validation.
-        self._record = method.device.type == "cuda" and not isinstance(steps, EagerSteps) and can_be_recorded(method)
+        # If the steps could not be captured, the validation cannot be either.
+        fast = method.device.type == "cuda" and not isinstance(steps, EagerSteps)
+        self._capture_validation = fast and can_capture_validation(method)
         return steps
 
     def validation(self, method: Method, splits: Mapping[int, Split], batch: int) -> Validation:
-        return (RecordedValidation if self._record else Validation)(method, splits, batch)
+        return (CapturedValidation if self._capture_validation else Validation)(method, splits, batch)
 
-    def _fastest(self, method: Method, train: Split, batch: int) -> Generator[Blocking | None, None, Steps]:
+    def _fastest(self, method: Method, train: Split, batch: int) -> Work[Steps]:
         if self.kind == "auto" and fused_mlp.fits(method, batch):
             fused = FusedSteps(method, train, batch)
             yield fused.compile
@@ -45,9 +49,9 @@ class Fastest(Plain):
         if self.kind != "eager" and train.x.device.type == "cuda":
             try:
                 captured = CapturedSteps(method, train, batch)
-                yield from captured.record()
+                yield from captured.capture()
                 return captured
             except RuntimeError as error:
                 self.fallback = f"steps are not captured: {str(error).splitlines()[0]}"
-                self.kind = "eager"  # for the tasks to come as well: a capture that fails keeps its memory
+                self.kind = "eager"  # for later tasks too: a failed capture keeps its memory
         return EagerSteps(method, train, batch)

@@ -1,21 +1,31 @@
-"""An epoch of steps as one GPU kernel, for the small fully connected network and methods that only project."""
+"""A whole epoch as one GPU kernel (`cuda/mlp.cu`), for the small MLP and methods that only project gradients."""
 
 from __future__ import annotations
 
+import threading
+from functools import cache
+from pathlib import Path
+
 import torch
+from torch import Tensor
 
 from remnant.data import Split
 from remnant.methods import Method
 from remnant.models import MLP
-from remnant.training import Work, rows_seen
+from remnant.training import Steps, Work
 
-from .cuda_program import KernelError
+from .cuda_program import Kernel, KernelError
 from .linear_chain import LinearChain, is_linear_chain
-from .mlp_kernel import MOST_CLASSES, MOST_INPUTS, MOST_ROWS, WIDEST, MlpKernel
+
+CLUSTER, THREADS = 8, 256  # blocks that share a network; threads in each
+WIDEST, MOST_INPUTS, MOST_CLASSES, MOST_ROWS = 128, 1024, 16, 16  # the sizes that fit into the registers
+SOURCE = Path(__file__).parent / "cuda" / "mlp.cu"
+
+_one_compilation = threading.Lock()
 
 
 def fits(method: Method, batch: int) -> bool:
-    """Whether the kernel can take the method's steps; whether the machine can have the kernel is known once it is asked."""
+    """Whether the kernel can take the method's steps. Whether it compiles on this machine is only known afterwards."""
     network = method.network
     return (
         isinstance(network, MLP)
@@ -30,36 +40,81 @@ def fits(method: Method, batch: int) -> bool:
     )
 
 
-class FusedSteps:
-    """The same steps as EagerSteps', in another order of additions, once `compile` has been called.
+class FusedSteps(Steps):
+    """The steps of `EagerSteps`, up to the order of additions. Call `compile` first.
 
-    `missing` then says why this machine has no such kernel, where it has none.
+    `missing` is then the reason why this machine cannot run the kernel, or None.
     """
 
     def __init__(self, method: Method, train: Split, batch: int) -> None:
-        self.method, self.train, self.batch = method, train, batch
+        super().__init__(method, train, batch)
         self.chain = LinearChain(method, train)
-        self.rows = rows_seen(len(self.chain.y), batch)
-        self.count = -(-self.rows // batch)
-        self.loss = torch.zeros((), device=self.chain.x.device)
         self.whole = self.rows // batch * batch
         self.kernels: dict[int, MlpKernel] = {}
         self.missing: KernelError | None = None
 
     def compile(self) -> None:
-        """Takes seconds, the first time: for a thread of its own."""
+        """Compiles the kernels, which takes seconds the first time."""
         try:
             for rows in {min(self.batch, self.rows), self.rows - self.whole} - {0}:
                 self.kernels[rows] = MlpKernel(self.chain, rows)
         except KernelError as error:
             self.missing = error
 
-    def epoch(self) -> Work:
+    def epoch(self) -> Work[None]:
         self.loss.zero_()
-        order = self.method.order(self.train, self.batch)[: self.rows]
-        # What the kernel reads, whatever the method gave; and kept, since it is read when the kernel's turn comes.
-        self.order = order.to(self.loss.device, torch.int64).contiguous()
+        # The kernel reads contiguous int64, and reads it later: the attribute keeps the tensor alive.
+        self.order = self.new_order().to(self.loss.device, torch.int64).contiguous()
         for part in (self.order[: self.whole], self.order[self.whole :]):
             if len(part):
-                self.kernels[min(self.batch, len(part))].take(part, self.method.lr, self.loss)
+                self.kernels[min(self.batch, len(part))].take_steps(part, self.method.lr, self.loss)
         yield None
+
+
+class MlpKernel:
+    """The kernel for one network and one batch size. It changes the network's weights in place."""
+
+    def __init__(self, chain: LinearChain, batch: int) -> None:
+        hidden1, hidden2, head = chain.weights
+        device = hidden1.device
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (9, 0):
+            have = "{}.{}".format(*capability)
+            raise KernelError(f"it needs a GPU with clusters of blocks (compute capability 9.0); this one has {have}.")
+        if (chain.x.dtype, chain.y.dtype) != (torch.float32, torch.int64):
+            raise KernelError(
+                f"it reads float32 and int64, and the data is {chain.x.dtype} with labels in {chain.y.dtype}."
+            )
+        aligned = hidden1.shape[1] % 4 == 0 and chain.x.data_ptr() % 16 == 0 and chain.inputs.data_ptr() % 16 == 0
+        sizes = {
+            "INPUTS": hidden1.shape[1],
+            "HIDDEN1": hidden1.shape[0],
+            "HIDDEN2": hidden2.shape[0],
+            "CLASSES": head.shape[0],
+            "BATCH": batch,
+            "CLUSTER": CLUSTER,
+            "ALIGNED": int(aligned),  # rows of x begin where sixteen bytes can be copied at once
+        }
+        self.chain, self.batch = chain, batch
+        self.projections = [None if each is None else each.contiguous() for each in chain.projections]
+        with _one_compilation:  # other runs that need the same kernel wait for it
+            compiled = _compiled(tuple(sizes.items()), device)
+        if isinstance(compiled, KernelError):
+            raise compiled
+        self.kernel = compiled
+
+    def take_steps(self, order: Tensor, lr: Tensor, loss: Tensor) -> None:
+        """Takes one step for every batch of these rows, and adds the batches' losses to `loss`."""
+        chain = self.chain
+        data = (chain.x, chain.inputs, chain.y, order)
+        steps = len(order) // self.batch
+        self.kernel.launch(CLUSTER, THREADS, *data, *chain.weights, *self.projections, lr, loss, steps)
+
+
+@cache
+def _compiled(sizes: tuple[tuple[str, int], ...], device: torch.device) -> Kernel | KernelError:
+    """The compiled kernel. An error is cached too, because another attempt would fail after the same time."""
+    try:
+        return Kernel(SOURCE, "train_mlp", dict(sizes), device)
+    except KernelError as error:
+        return error

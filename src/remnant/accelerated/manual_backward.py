@@ -1,4 +1,4 @@
-"""Steps on a CPU without autograd, for a chain of layers: sixteen calls a step where autograd makes hundreds."""
+"""Steps on a CPU without autograd, for a chain of linear layers: sixteen calls per step instead of hundreds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 
 from remnant.data import Split
 from remnant.methods import Method
-from remnant.training import Work, rows_seen
+from remnant.training import Steps, Work
 
 from .linear_chain import LinearChain, is_linear_chain
 
-WIDEST = 512  # beyond it a step costs what its products cost, however they are called
+WIDEST = 512  # in wider layers the matrix products dominate, and autograd's overhead does not matter
 relu_backward = torch.ops.aten.threshold_backward.grad_input
-TOGETHER = 50  # steps whose rows are fetched at once: few enough to stay in the cache
+STEPS_TOGETHER = 50  # steps whose rows are fetched at once: few enough to stay in the cache
 
 
 def fits(method: Method) -> bool:
@@ -25,81 +25,79 @@ def fits(method: Method) -> bool:
     )
 
 
-class ManualBackwardSteps:
-    """The same steps as EagerSteps', in another order of additions."""
+class ManualBackwardSteps(Steps):
+    """The steps of `EagerSteps`, up to the order of additions."""
 
     def __init__(self, method: Method, train: Split, batch: int) -> None:
-        self.method, self.train, self.batch = method, train, batch
+        super().__init__(method, train, batch)
         chain = LinearChain(method, train)
-        self.rows = rows_seen(len(chain.y), batch)
-        self.count = -(-self.rows // batch)
         self.loss = torch.zeros((), dtype=chain.x.dtype)
         whole, tail = divmod(self.rows, batch)
-        self.of_batch = {
-            rows: _Workplace(chain, rows, steps) for rows, steps in ((batch, whole), (tail, 1)) if rows * steps
+        self.buffers = {
+            rows: _Buffers(chain, rows, steps) for rows, steps in ((batch, whole), (tail, 1)) if rows * steps
         }
 
-    def epoch(self) -> Work:
+    def epoch(self) -> Work[None]:
         self.loss.zero_()
         lr = float(self.method.lr)
-        order = self.method.order(self.train, self.batch)[: self.rows]
+        order = self.new_order()
         whole = self.rows // self.batch * self.batch
-        for part in order[:whole].split(TOGETHER * self.batch):
+        for part in order[:whole].split(STEPS_TOGETHER * self.batch):
             if len(part):
-                self.loss += self.of_batch[self.batch].steps(part, lr)
+                self.loss += self.buffers[self.batch].take_steps(part, lr)
                 yield None
         if whole < self.rows:
-            self.loss += self.of_batch[self.rows - whole].steps(order[whole:], lr)
+            self.loss += self.buffers[self.rows - whole].take_steps(order[whole:], lr)
 
 
-class _Workplace:
-    """Room for all that steps of one batch size compute: none is asked for while they run."""
+class _Buffers:
+    """Preallocated tensors for steps of one batch size, and the steps themselves."""
 
     def __init__(self, chain: LinearChain, batch: int, steps: int) -> None:
         self.chain, self.batch = chain, batch
         self.outputs = [weight.new_empty(batch, len(weight)) for weight in chain.weights[:-1]]
-        self.kept = [torch.empty_like(output) for output in self.outputs]
+        self.projected = [torch.empty_like(output) for output in self.outputs]
         self.deltas = [weight.new_empty(batch, len(weight)) for weight in chain.weights]
-        self.label = torch.eye(len(chain.weights[-1]), dtype=chain.x.dtype)
-        widths = [matrix.shape[1] for matrix in (chain.x, chain.inputs, self.label, self.label)]
-        self.fetched = [chain.x.new_empty(batch * min(TOGETHER, steps), width) for width in widths]
-        # Made once, as a view costs as much as a small product.
+        self.one_hot = torch.eye(len(chain.weights[-1]), dtype=chain.x.dtype)
+        widths = [matrix.shape[1] for matrix in (chain.x, chain.inputs, self.one_hot, self.one_hot)]
+        self.fetched = [chain.x.new_empty(batch * min(STEPS_TOGETHER, steps), width) for width in widths]
+        # Transposed once, because a view costs as much as a small product.
         self.weights_t, self.deltas_t = ([matrix.t() for matrix in each] for each in (chain.weights, self.deltas))
 
     @torch.no_grad()
-    def steps(self, order: Tensor, lr: float) -> Tensor:
-        """One step for every batch of these rows; gives the sum of the batches' losses."""
+    def take_steps(self, order: Tensor, lr: float) -> Tensor:
+        """Takes one step for every batch of these rows. Returns the sum of the batches' losses."""
         chain = self.chain
-        x, inputs, right, scores = (rows[: len(order)] for rows in self.fetched)
+        x, inputs, target, scores = (rows[: len(order)] for rows in self.fetched)
         y = chain.y[order]
         torch.index_select(chain.x, 0, order, out=x)
-        torch.index_select(self.label, 0, y, out=right)
+        torch.index_select(self.one_hot, 0, y, out=target)
         if chain.inputs is chain.x:
             inputs = x
         else:
             torch.index_select(chain.inputs, 0, order, out=inputs)
         rate = -lr / self.batch  # the loss is the batch's mean
-        parts = (rows.split(self.batch) for rows in (x, inputs, right, scores))
+        parts = (rows.split(self.batch) for rows in (x, inputs, target, scores))
         for part in zip(*parts, strict=True):
             self._step(rate, *part)
         return F.cross_entropy(scores, y, reduction="sum") / self.batch
 
-    def _step(self, rate: float, x: Tensor, inputs: Tensor, right: Tensor, scores: Tensor) -> None:
-        """`x`: rows as the first layer sees them; `inputs`: what remains of them; `right`: a 1 at each row's label."""
+    def _step(self, rate: float, x: Tensor, inputs: Tensor, target: Tensor, scores: Tensor) -> None:
+        """One step from the rows `x`, the same rows projected (`inputs`) and their one-hot labels."""
         weights, outputs, deltas = self.chain.weights, self.outputs, self.deltas
         last = len(weights) - 1
         for layer in range(last):
             torch.mm(x, self.weights_t[layer], out=outputs[layer])
             x = torch.relu_(outputs[layer])
         torch.mm(x, self.weights_t[last], out=scores)
-        torch.softmax(scores, 1, out=deltas[last]).sub_(right)
+        torch.softmax(scores, 1, out=deltas[last]).sub_(target)
         for layer in range(last, 0, -1):
             before = deltas[layer - 1]
             torch.mm(deltas[layer], weights[layer], out=before)
             relu_backward(before, outputs[layer - 1], 0, grad_input=before)
         for layer in range(last, 0, -1):
-            kept, projection = outputs[layer - 1], self.chain.projections[layer - 1]
+            seen, projection = outputs[layer - 1], self.chain.projections[layer - 1]
             if projection is not None:
-                kept = torch.mm(kept, projection, out=self.kept[layer - 1])
-            weights[layer].addmm_(self.deltas_t[layer], kept, alpha=rate)
+                seen = torch.mm(seen, projection, out=self.projected[layer - 1])
+            weights[layer].addmm_(self.deltas_t[layer], seen, alpha=rate)
         weights[0].addmm_(self.deltas_t[0], inputs, alpha=rate)

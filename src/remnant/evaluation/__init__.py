@@ -1,35 +1,30 @@
-"""How well a stream was learned and kept. Everything here is a fraction in [0, 1]; only `percent` writes per cent."""
+"""How well a stream was learned and kept. Every number here is a fraction in [0, 1], never a percentage."""
 
 from .accuracy_matrix import AccuracyMatrix
-from .evaluate import Evaluation, Loss, Pending, Split, evaluate, queue_evaluation, sum_up
+from .evaluate import Evaluation, Examples, Loss, PendingEvaluation, evaluate, evaluation_sums
 from .metrics import (
-    Baseline,
-    ForwardTransfer,
     average_accuracy,
     average_forgetting,
     backward_transfer,
     forward_transfer,
     learning_accuracy,
+    summarize,
 )
-from .summary import Summary, percent, summarize
+from .spread import Spread
 
 __all__ = [
     "AccuracyMatrix",
-    "Baseline",
     "Evaluation",
-    "ForwardTransfer",
+    "Examples",
     "Loss",
-    "Pending",
-    "Split",
-    "Summary",
+    "PendingEvaluation",
+    "Spread",
     "average_accuracy",
     "average_forgetting",
     "backward_transfer",
     "evaluate",
+    "evaluation_sums",
     "forward_transfer",
     "learning_accuracy",
-    "percent",
-    "queue_evaluation",
-    "sum_up",
     "summarize",
 ]

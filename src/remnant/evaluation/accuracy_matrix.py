@@ -1,18 +1,25 @@
 """R[t, i]: the accuracy on task i after learning task t."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
 class AccuracyMatrix:
-    """The accuracy matrix of a stream, filled in row by row as its tasks are learned.
+    """The accuracy matrix of a stream; each learned task adds a row.
 
-    R[t, i] is the accuracy on task i after learning task t, a fraction in [0, 1]; tasks count from 0. What is not known
-    is NaN: rows of tasks not yet learned, and tasks not yet seen where a row left them out.
+    R[t, i] is the accuracy on task i after learning task t, as a fraction in [0, 1]. Tasks count from 0. Unknown
+    entries are NaN: the rows of tasks that are not learned yet, and tasks that a row leaves out.
+
+    Args:
+        tasks: the number of tasks in the stream.
+        rows: the rows of the tasks that are already learned.
+
+    Example:
+        >>> matrix = AccuracyMatrix(2, [[0.9], [0.8, 0.7]])
+        >>> matrix[1, 0]
+        0.8
     """
 
     def __init__(self, tasks: int, rows: Iterable[ArrayLike] = ()) -> None:
@@ -25,12 +32,12 @@ class AccuracyMatrix:
 
     @property
     def tasks(self) -> int:
-        """How many tasks the stream has."""
+        """The number of tasks in the stream."""
         return len(self._values)
 
     @property
     def learned(self) -> int:
-        """How many tasks are learned, which is how many rows are filled in."""
+        """The number of tasks learned so far, which is the number of rows."""
         return self._learned
 
     @property
@@ -42,7 +49,7 @@ class AccuracyMatrix:
         return float(self._values[entry])
 
     def append(self, accuracies: ArrayLike) -> None:
-        """Adds the row of the task just learned: its accuracies on task 0, 1, … Tasks left off the end are NaN."""
+        """Adds the row of the task just learned: the accuracies on tasks 0, 1, … Missing tasks at the end are NaN."""
         row = np.asarray(accuracies, dtype=np.float64)
         if self._learned == self.tasks:
             raise ValueError(f"All {self.tasks} tasks already have their row.")
@@ -51,51 +58,42 @@ class AccuracyMatrix:
                 f"The row after task {self._learned} needs {self._learned + 1} to {self.tasks} accuracies, "
                 f"got an array of shape {row.shape}."
             )
-        known = row[~np.isnan(row)]
-        if ((known < 0) | (known > 1)).any():
+        if ((row < 0) | (row > 1)).any():
             raise ValueError(f"Accuracies are fractions in [0, 1], not per cent; got {row.tolist()}.")
         self._values[self._learned, : row.size] = row
         self._learned += 1
 
     def to_csv(self) -> str:
-        """One line per learned task, `from_csv`'s exact inverse: every digit is kept, and NaN is an empty cell."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["after", *range(self.tasks)])
+        """One line per learned task, with every digit, so that `from_csv` restores the exact matrix. NaN is an empty cell."""
+        rows = [["after", *map(str, range(self.tasks))]]
         for task, row in enumerate(self._values[: self._learned].tolist()):
-            writer.writerow([task, *("" if np.isnan(accuracy) else repr(accuracy) for accuracy in row)])
-        return text.getvalue()
+            rows.append([str(task), *("" if np.isnan(accuracy) else repr(accuracy) for accuracy in row)])
+        return "".join(",".join(row) + "\n" for row in rows)
 
     @classmethod
     def from_csv(cls, text: str) -> "AccuracyMatrix":
-        """Reads what `to_csv` wrote."""
-        header, *lines = csv.reader(io.StringIO(text, newline="")) if text.strip() else [[""]]
-        if header[:1] != ["after"] or header[1:] != _numbers(len(header) - 1):
-            raise ValueError(
-                f"Not an accuracy matrix: its first line should be 'after,0,1,…', not {','.join(header)!r}."
-            )
-        if [line[:1] for line in lines] != [[number] for number in _numbers(len(lines))]:
-            raise ValueError("Not an accuracy matrix: each line should begin with its task, 0, 1, … in order.")
-        for line in lines:
-            if len(line) != len(header):
-                raise ValueError(f"After task {line[0]}: {len(line) - 1} accuracies for {len(header) - 1} tasks.")
-        return cls(len(header) - 1, (_accuracies(line[0], line[1:]) for line in lines))
+        """Reads the text that `to_csv` wrote."""
+        header, *lines = [line.split(",") for line in text.splitlines()] or [[""]]
+        tasks = len(header) - 1
+        if header != ["after", *map(str, range(tasks))]:
+            raise ValueError(f"Not an accuracy matrix: the first line must be 'after,0,1,…', not {','.join(header)!r}.")
+        matrix = cls(tasks)
+        for task, (number, *cells) in enumerate(lines):
+            if number != str(task):
+                raise ValueError("Not an accuracy matrix: each line must begin with its task, 0, 1, … in order.")
+            if len(cells) != tasks:
+                raise ValueError(f"After task {task}: {len(cells)} accuracies for {tasks} tasks.")
+            try:
+                row = [float(cell) if cell else np.nan for cell in cells]
+            except ValueError as error:
+                raise ValueError(f"After task {task}: {error}.") from None
+            matrix.append(row)
+        return matrix
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AccuracyMatrix):
-            return NotImplemented
-        return self._learned == other._learned and np.array_equal(self._values, other._values, equal_nan=True)
+        return isinstance(other, AccuracyMatrix) and (
+            self._learned == other._learned and np.array_equal(self._values, other._values, equal_nan=True)
+        )
 
     def __repr__(self) -> str:
         return f"<AccuracyMatrix: {self._learned} of {self.tasks} tasks learned>"
-
-
-def _numbers(count: int) -> list[str]:
-    return [str(number) for number in range(count)]
-
-
-def _accuracies(task: str, cells: Sequence[str]) -> list[float]:
-    try:
-        return [float(cell) if cell else np.nan for cell in cells]
-    except ValueError as error:
-        raise ValueError(f"After task {task}: {error}.") from None

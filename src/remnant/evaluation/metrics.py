@@ -1,14 +1,11 @@
-"""One number from an accuracy matrix. One definition each.
+"""Metrics of an accuracy matrix R, each defined once.
 
-All are taken after learning task `after`, by default the last one learned; T below is the number of tasks learned by
-then (`after + 1`), and tasks count from 1 in the formulas as in the paper. All are fractions, or differences of
-fractions. A metric that is not defined (one task, for those that compare tasks), or that needs an accuracy nobody
-measured, is NaN: never a mean over fewer tasks than it says.
+Each metric describes the state after learning task `after`, by default the last learned task. In the formulas T is the
+number of tasks learned by then and tasks count from 1, as in the paper. A metric is NaN where it is not defined (a
+comparison of tasks after only one) or needs an accuracy that was not measured. It is never a mean over fewer tasks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,30 +14,30 @@ from .accuracy_matrix import AccuracyMatrix
 
 
 def average_accuracy(matrix: AccuracyMatrix, after: int | None = None) -> float:
-    """ACC = 1/T · Σ_{i=1..T} R[T,i], over the tasks learned so far (Eq. 10)."""
-    R = _learned_square(matrix, after)
-    return float(R[-1].mean())
+    """ACC = 1/T · Σ_{i=1..T} R[T,i] (Eq. 10).
+
+    Example:
+        >>> average_accuracy(AccuracyMatrix(2, [[1.0], [0.5, 1.0]]))
+        0.75
+    """
+    return float(_learned_square(matrix, after)[-1].mean())
 
 
 def backward_transfer(matrix: AccuracyMatrix, after: int | None = None) -> float:
-    """BWT = 1/(T−1) · Σ_{i=1..T−1} (R[T,i] − R[i,i]) (Eq. 10). Negative: forgetting.
-
-    NaN after one task: there is nothing to have forgotten.
-    """
+    """BWT = 1/(T−1) · Σ_{i=1..T−1} (R[T,i] − R[i,i]) (Eq. 10); negative values mean forgetting."""
     R = _learned_square(matrix, after)
     return _mean((R[-1] - R.diagonal())[:-1])
 
 
 def learning_accuracy(matrix: AccuracyMatrix, after: int | None = None) -> float:
-    """LA = 1/T · Σ_{i=1..T} R[i,i]: each task's accuracy just after it was learned. ACC = LA + (T−1)/T · BWT."""
-    R = _learned_square(matrix, after)
-    return float(R.diagonal().mean())
+    """LA = 1/T · Σ_{i=1..T} R[i,i], each task's accuracy just after it was learned. ACC = LA + (T−1)/T · BWT."""
+    return float(_learned_square(matrix, after).diagonal().mean())
 
 
 def average_forgetting(matrix: AccuracyMatrix, after: int | None = None) -> float:
-    """F = 1/(T−1) · Σ_{i=1..T−1} (max_{t=1..T−1} R[t,i] − R[T,i]) (Chaudhry et al., 2018). Positive: forgetting.
+    """F = 1/(T−1) · Σ_{i=1..T−1} (max_{t=1..T−1} R[t,i] − R[T,i]) (Chaudhry et al., 2018); positive means forgetting.
 
-    A row t < i, from before task i was learned, counts in the maximum where it was measured. NaN after one task.
+    The maximum includes accuracies from before task i was learned, where they were measured.
     """
     R = _learned_square(matrix, after)
     unseen = np.triu(np.isnan(R), k=1)  # only an accuracy from before its task was learned may be missing
@@ -48,48 +45,37 @@ def average_forgetting(matrix: AccuracyMatrix, after: int | None = None) -> floa
     return _mean(best - R[-1, :-1])
 
 
-BaselineKind = Literal["random-init", "single-task"]
+def forward_transfer(matrix: AccuracyMatrix, baseline: Sequence[float], after: int | None = None) -> float:
+    """FWT = 1/(T−1) · Σ_{i=2..T} (R[i−1,i] − b[i]) (Lopez-Paz & Ranzato, 2017).
 
-
-@dataclass(frozen=True)
-class Baseline:
-    """What forward transfer is measured against: each task's accuracy without the tasks before it.
-
-    `random-init`: of the untrained network (Lopez-Paz & Ranzato's). `single-task`: of a network trained on it alone.
-    """
-
-    kind: BaselineKind
-    accuracies: Sequence[float]
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(BaselineKind):
-            raise ValueError(f"A baseline is one of {', '.join(get_args(BaselineKind))}, not {self.kind!r}.")
-        if any(not 0 <= accuracy <= 1 for accuracy in self.accuracies):
-            raise ValueError(f"A baseline's accuracies are fractions in [0, 1], not {list(self.accuracies)}.")
-
-
-@dataclass(frozen=True)
-class ForwardTransfer:
-    """FWT, and which baseline it is against: the two baselines' numbers do not compare."""
-
-    value: float
-    baseline: BaselineKind
-
-
-def forward_transfer(matrix: AccuracyMatrix, baseline: Baseline, after: int | None = None) -> ForwardTransfer:
-    """FWT = 1/(T−1) · Σ_{i=2..T} (R[i−1,i] − b[i]), with b the baseline (Lopez-Paz & Ranzato, 2017).
-
-    Needs rows measured on the task to come. NaN after one task.
+    Args:
+        matrix: its rows must include the accuracy on the next task.
+        baseline: b, each task's accuracy without the tasks before it. Lopez-Paz & Ranzato take the untrained network's;
+            others take that of a network trained on the task alone. Values with different baselines do not compare.
+        after: the last learned task to consider.
     """
     R = _learned_square(matrix, after)
-    b = np.asarray(baseline.accuracies, dtype=np.float64)
-    if b.shape != (matrix.tasks,):
-        raise ValueError(f"The baseline needs one accuracy for each of {matrix.tasks} tasks, not shape {b.shape}.")
-    return ForwardTransfer(_mean(R.diagonal(1) - b[1 : len(R)]), baseline.kind)
+    b = np.asarray(baseline, dtype=np.float64)
+    if b.shape != (matrix.tasks,) or not ((b >= 0) & (b <= 1)).all():
+        raise ValueError(f"The baseline needs a fraction in [0, 1] for each of {matrix.tasks} tasks, not {b.tolist()}.")
+    return _mean(R.diagonal(1) - b[1 : len(R)])
+
+
+def summarize(
+    matrix: AccuracyMatrix, after: int | None = None, *, baseline: Sequence[float] | None = None
+) -> dict[str, float]:
+    """All metrics by name; forward transfer ("fwt") only with a baseline."""
+    metrics = {
+        "acc": average_accuracy(matrix, after),
+        "bwt": backward_transfer(matrix, after),
+        "forgetting": average_forgetting(matrix, after),
+        "learning_accuracy": learning_accuracy(matrix, after),
+    }
+    return metrics if baseline is None else {**metrics, "fwt": forward_transfer(matrix, baseline, after)}
 
 
 def _learned_square(matrix: AccuracyMatrix, after: int | None) -> NDArray[np.float64]:
-    """The T×T corner of R that tells of the tasks learned by the end of task `after`."""
+    """The T×T corner of R with the tasks learned by the end of task `after`."""
     if matrix.learned == 0:
         raise ValueError("No task is learned yet: the accuracy matrix is empty.")
     if after is None:
@@ -100,5 +86,5 @@ def _learned_square(matrix: AccuracyMatrix, after: int | None) -> NDArray[np.flo
 
 
 def _mean(differences: NDArray[np.float64]) -> float:
-    """The mean, and NaN (without numpy's warning) for the mean of nothing."""
+    """The mean, or NaN (without numpy's warning) for an empty array."""
     return float(differences.mean()) if differences.size else float("nan")

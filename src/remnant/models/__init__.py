@@ -1,4 +1,4 @@
-"""The paper's networks: each takes what it needs, and none knows what trains it."""
+"""The paper's networks, by class and by name."""
 
 from .activation import ReluDropout
 from .alexnet import AlexNet
@@ -7,5 +7,18 @@ from .mlp import MLP
 from .network import Network
 from .registry import MODELS, build
 from .resnet import ResNet18
+from .wiring import Maker, Units, chain
 
-__all__ = ["MLP", "MODELS", "AlexNet", "LeNet", "Network", "ReluDropout", "ResNet18", "build"]
+__all__ = [
+    "MLP",
+    "MODELS",
+    "AlexNet",
+    "LeNet",
+    "Maker",
+    "Network",
+    "ReluDropout",
+    "ResNet18",
+    "Units",
+    "build",
+    "chain",
+]

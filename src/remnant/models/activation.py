@@ -1,4 +1,4 @@
-"""What follows a layer: its norm, ReLU, dropout and, after a convolution, 2×2 max-pooling."""
+"""The operations after a layer: its norm, ReLU, dropout and, after a convolution, 2×2 max-pooling."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ FusedForm = Callable[["ReluDropout", Tensor, nn.Module | None], Tensor | None]
 
 
 class ReluDropout(nn.Module):
-    """max(x, 0), each value dropped with probability `rate` in training; `pool`: then the largest of each 2×2."""
+    """max(x, 0), where training drops each value with probability `rate`.
 
-    fused: FusedForm | None = None  # a faster form of the same, set by `remnant.accelerated.fuse_activations`
+    Args:
+        rate: the probability.
+        pool: whether 2×2 max-pooling follows.
+    """
+
+    fused: FusedForm | None = None  # a faster form of `forward`, set by `remnant.accelerated.fuse_activations`
 
     def __init__(self, rate: float, *, pool: bool = False) -> None:
         super().__init__()
         self.rate, self.pool = rate, pool
 
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Of norm(x), where one is given."""
+        """Applies `norm` to x first, if there is one."""
         if self.fused is not None and (done := self.fused(self, x, norm)) is not None:
             return done
         if norm is not None:

@@ -1,8 +1,11 @@
 """The AlexNet-like network of the split CIFAR-100 experiment."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from torch import Tensor, nn
+
+from remnant.options import Share, whole
 
 from .activation import ReluDropout
 from .geometry import image_shape, output_size
@@ -18,8 +21,8 @@ class AlexNet(Network):
 
     Args:
         width: filters of the first convolution. The paper's 64 gives 64, 128, 256 filters and 2048, 2048 units.
-        dropout: its rate after the first two layers, and after the rest.
-        norm: `running` or `batch` (what the paper's tables used; see `remnant.models.norm`).
+        dropout: the rates after the first two layers and after the others.
+        norm: `running` or `batch`, which the paper's tables used (see `remnant.models.norm`).
     """
 
     def __init__(
@@ -27,8 +30,8 @@ class AlexNet(Network):
         input_shape: Sequence[int],
         classes: int | Sequence[int],
         *,
-        width: int = 64,
-        dropout: tuple[float, float] = (0.2, 0.5),
+        width: Annotated[int, whole(1, 10_000)] = 64,
+        dropout: tuple[Share, Share] = (0.2, 0.5),
         norm: Norm = "running",
         bias: bool = False,
     ) -> None:

@@ -1,13 +1,14 @@
 """The modified LeNet-5 of the CIFAR-100 superclass experiment."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from remnant.options import kind_of, whole
+
 from .geometry import image_shape, output_size
-from .names import no_such
 from .network import Network
 from .wiring import Units, chain
 
@@ -21,7 +22,7 @@ class LeNet(Network):
 
     Args:
         width: filters of the first convolution; the other layers keep the proportions of 20-50-800-500.
-        init: `kaiming_uniform` (fan-in, for ReLU; the superclass experiment's, heads included) or PyTorch's own.
+        init: `kaiming_uniform` (fan-in, for ReLU, heads included), as in the experiment, or PyTorch's default.
     """
 
     def __init__(
@@ -29,13 +30,12 @@ class LeNet(Network):
         input_shape: Sequence[int],
         classes: int | Sequence[int],
         *,
-        width: int = 20,
+        width: Annotated[int, whole(1, 10_000)] = 20,
         init: Init = "kaiming_uniform",
         bias: bool = False,
     ) -> None:
         super().__init__(input_shape, classes)
-        if init not in get_args(Init):
-            raise ValueError(no_such("init", init, get_args(Init)))
+        kind_of(Init).check("init", init, f"init={init!r}")
         channels, image = image_shape("LeNet", self.input_shape)
         filters = width * 50 // 20
 

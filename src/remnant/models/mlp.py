@@ -7,19 +7,25 @@ from math import prod
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from remnant.options import Positive
+
 from .network import Network
 from .wiring import Units, chain
 
 
 class MLP(Network):
-    """Two hidden layers of 100 ReLU units (Sec. 6), for inputs of any shape."""
+    """Fully connected layers with ReLU; the paper's has two hidden layers of 100 units (Sec. 6).
+
+    Args:
+        hidden: the units of each hidden layer.
+    """
 
     def __init__(
         self,
         input_shape: Sequence[int],
         classes: int | Sequence[int],
         *,
-        hidden: Sequence[int] = (100, 100),
+        hidden: Sequence[Positive] = (100, 100),
         bias: bool = False,
     ) -> None:
         super().__init__(input_shape, classes)

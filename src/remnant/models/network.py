@@ -1,4 +1,4 @@
-"""A body shared by all tasks, and one head or one head per task."""
+"""A body that all tasks share, with one head or a head per task."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,17 +10,29 @@ from .wiring import Units
 
 
 class Network(nn.Module, ABC):
-    """A classifier for a stream of tasks.
+    """A classifier for a stream of tasks; the base class of every network.
+
+    A network's constructor takes `input_shape` and `classes` positionally and its options keyword-only, with annotations
+    (`width: Annotated[int, whole(1, 100)] = 64`). It calls `super().__init__(input_shape, classes)`, builds the body,
+    and calls `attach_heads` with the number of features. `features` computes the body. Nothing in it may read a tensor
+    on the host (`.item()`, `if tensor`), because steps are captured into CUDA graphs. HAT also needs `wiring`.
+
+    A single head is an ordinary layer called `head`. The heads of several tasks are called `heads.0`, `heads.1`, …, so
+    that `exclude=["heads.*"]` leaves them out of the memory, as the paper does.
 
     Args:
-        input_shape: shape of one input, without the batch.
-        classes: a number for a single head that all tasks share; a sequence, one number per task, for a head each.
+        input_shape: the shape of one input, without the batch.
+        classes: a number for one head that all tasks share, or one number per task for a head each.
 
-    A single head is a layer like the others, called `head`. Heads per task are `heads.0`, `heads.1`, … so that
-    `exclude=["heads.*"]` leaves them free, as the paper does.
-
-    A subclass builds its body, calls `attach_heads` with the number of features the body gives, and says in `features`
-    how an input goes through it. Nothing in a forward pass reads a tensor on the host, so it can be captured.
+    Example:
+        >>> class Linear(Network):
+        ...     def __init__(self, input_shape, classes, *, bias: bool = False):
+        ...         super().__init__(input_shape, classes)
+        ...         self.attach_heads(input_shape[0], bias=bias)
+        ...     def features(self, x):
+        ...         return x
+        >>> Linear((8,), [2, 3])(torch.zeros(5, 8), task=1).shape
+        torch.Size([5, 3])
     """
 
     head: nn.Linear
@@ -45,21 +57,21 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
-        """The body: inputs (N, *input_shape) to what the heads see (N, features)."""
+        """The body: maps inputs (N, *input_shape) to the features (N, features) that the heads read."""
 
     def wiring(self) -> list[Units]:
-        """Which layer of the body feeds which, in the order they are reached. Only methods that mask units ask."""
+        """Which layer of the body reads which, in the order of computation. Only methods that mask units need it."""
         raise ValueError(
-            f"{type(self).__name__} does not say which of its layers feeds which, so its units cannot be masked. "
-            "Give it a `wiring` method (see remnant.models.wiring)."
+            f"{type(self).__name__} does not say which of its layers reads which, so its units cannot be masked. "
+            "Give it a `wiring` method (see remnant.models.Units)."
         )
 
     def head_of(self, task: int | None) -> nn.Linear:
-        """The head that answers for a task; a single head answers for all."""
+        """The head of a task. A single head serves all tasks."""
         if not self.multi_head:
             return self.head
         if task is None:
-            raise ValueError(f"This network has {len(self.heads)} heads: say which task, network(x, task).")
+            raise ValueError(f"This network has {len(self.heads)} heads: name the task, network(x, task).")
         if not 0 <= task < len(self.heads):
             raise IndexError(f"No head for task {task}: this network has heads for tasks 0 to {len(self.heads) - 1}.")
         head = self.heads[task]
@@ -67,7 +79,7 @@ class Network(nn.Module, ABC):
         return head
 
     def forward(self, x: Tensor, task: int | None = None) -> Tensor:
-        """Logits of the task's head. `task` is needed with heads per task and ignored with a single head."""
+        """The logits of the task's head. A network with a single head ignores `task`."""
         if tuple(x.shape[1:]) != self.input_shape:
             raise ValueError(f"Inputs of shape {tuple(x.shape)} for a network built for (N, *{self.input_shape}).")
         logits: Tensor = self.head_of(task)(self.features(x))
@@ -75,6 +87,6 @@ class Network(nn.Module, ABC):
 
     @property
     def example(self) -> Tensor:
-        """One blank input (no batch dimension), with the network's type and on its device."""
+        """One input of zeros, without a batch dimension, with the network's dtype and on its device."""
         parameter = next(self.parameters())
         return torch.zeros(self.input_shape, dtype=parameter.dtype, device=parameter.device)

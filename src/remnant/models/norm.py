@@ -1,31 +1,30 @@
-"""The two ways a network may normalise, behind one word."""
+"""The two ways in which a network may normalise."""
 
-from typing import Literal, get_args
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from torch import nn
 
-from .names import no_such
+from remnant.options import choice
 
-Norm = Literal["running", "batch"]
+KIND = replace(
+    choice(("running", "batch")), words="'running' (also if the memory is to freeze its statistics) or 'batch'"
+)
+Norm = Annotated[Literal["running", "batch"], KIND]
+"""`running`: ordinary batch normalisation, so the logits of a test example depend on that example alone.
 
-
-def _keeps_running_statistics(norm: str) -> bool:
-    """`running`: ordinary batch normalisation, so a test example's logits depend on that example alone.
-
-    `batch`: no running statistics; training and test alike use those of the batch at hand. It makes accuracy depend on
-    the test batch, and it is what the paper's tables were made with.
-    """
-    if norm not in get_args(Norm):
-        message = no_such("norm", norm, get_args(Norm))
-        if norm == "frozen":
-            message += " Freezing is what the memory does after the first task; build with norm='running' for it."
-        raise ValueError(message)
-    return norm == "running"
+`batch`: training and test use the statistics of the current batch. The accuracy then depends on the test batches. The
+paper's tables were made this way.
+"""
 
 
 def norm_1d(features: int, norm: Norm) -> nn.BatchNorm1d:
-    return nn.BatchNorm1d(features, track_running_stats=_keeps_running_statistics(norm))
+    return nn.BatchNorm1d(features, track_running_stats=_tracks(norm))
 
 
 def norm_2d(channels: int, norm: Norm) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, track_running_stats=_keeps_running_statistics(norm))
+    return nn.BatchNorm2d(channels, track_running_stats=_tracks(norm))
+
+
+def _tracks(norm: Norm) -> bool:
+    return bool(KIND.check("norm", norm, f"norm={norm!r}") == "running")

@@ -1,19 +1,24 @@
 """Networks by name, for recipes and the command line."""
 
 from collections.abc import Sequence
-from inspect import Parameter, signature
+from typing import Any
 
 import torch
+
+from remnant.options import OptionError, checked
+from remnant.registry import Registry
 
 from .alexnet import AlexNet
 from .lenet import LeNet
 from .mlp import MLP
-from .names import no_such
 from .network import Network
 from .resnet import ResNet18
 
-MODELS: dict[str, type[Network]] = {"mlp": MLP, "alexnet": AlexNet, "lenet": LeNet, "resnet18": ResNet18}
-"""Every network `build` knows; add your own subclass of `Network` under its name."""
+MODELS: Registry[type[Network]] = Registry("network", "remnant.networks")
+MODELS["mlp"] = MLP
+MODELS["alexnet"] = AlexNet
+MODELS["lenet"] = LeNet
+MODELS["resnet18"] = ResNet18
 
 
 def build(
@@ -22,22 +27,30 @@ def build(
     input_shape: Sequence[int],
     classes: int | Sequence[int],
     seed: int | None = None,
-    **options: object,
+    **options: Any,
 ) -> Network:
-    """The network called `name`, with its own `options` (`width`, `norm`, …; see its class).
+    """Builds a network.
 
-    With a `seed` the initial weights depend on it alone, and torch's random state is left as it was.
+    Args:
+        name: a name in `MODELS`, an entry point of an installed package, or `path/to/file.py:Name`.
+        input_shape: the shape of one input, without the batch.
+        classes: a number for one head, or one number per task for a head each.
+        seed: fixes the initial weights and leaves torch's random state alone. Without it torch's generator decides.
+        options: the network's own options, such as `width` and `norm`.
+
+    Raises:
+        UnknownNameError: no network has this name.
+        OptionError: the network has no such option, or the option does not take this value.
+
+    Example:
+        >>> network = build("mlp", input_shape=(1, 28, 28), classes=10, seed=0, hidden=[100, 100])
     """
-    if name not in MODELS:
-        raise ValueError(no_such("model", name, MODELS))
-    network = MODELS[name]
-    known = [o.name for o in signature(network).parameters.values() if o.kind is Parameter.KEYWORD_ONLY]
-    for option in options:
-        if option not in known:
-            raise ValueError(no_such(f"option of {name}", option, known))
-    if seed is None:
-        return network(input_shape, classes, **options)
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which would reseed the GPU's generator too.
-        torch.default_generator.manual_seed(seed)
-        return network(input_shape, classes, **options)
+    make = MODELS[name]
+    options = checked(make, options, name)
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPU's generator
+        network = make(input_shape, classes, **options)
+    if not isinstance(network, Network):
+        raise OptionError(f"{name} made a {type(network).__name__}, which is no subclass of remnant.models.Network.")
+    return network

@@ -2,9 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Annotated
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from remnant.options import whole
 
 from .geometry import Sliding, image_shape, output_size
 from .network import Network
@@ -13,7 +16,7 @@ from .wiring import Maker, Units
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions beside a shortcut, which is a strided 1×1 convolution where the shape changes."""
+    """Two 3×3 convolutions and a shortcut. Where the shape changes, the shortcut is a strided 1×1 convolution."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int, norm: Norm, bias: bool) -> None:
         super().__init__()
@@ -36,7 +39,7 @@ class Block(nn.Module):
         return F.relu(y + self.shortcut(x))
 
     def wiring(self, read: Units) -> list[Units]:
-        """The units between the convolutions, and those of the sum."""
+        """The units between the convolutions, and the units of the sum."""
         inner = Units(self.norm1, (Maker(self.conv1, self.norm1, read),))
         makers = [Maker(self.conv2, self.norm2, inner)]
         if isinstance(self.shortcut, nn.Sequential):
@@ -52,7 +55,7 @@ class ResNet18(Network):
     Args:
         width: filters of the stem and the first stage; each later stage doubles them.
         stem_stride: 1 for 32×32 images (5-Datasets), 2 for 84×84 (miniImageNet).
-        norm: `running` or `batch` (what the paper's tables used; see `remnant.models.norm`).
+        norm: `running` or `batch`, which the paper's tables used (see `remnant.models.norm`).
     """
 
     def __init__(
@@ -60,8 +63,8 @@ class ResNet18(Network):
         input_shape: Sequence[int],
         classes: int | Sequence[int],
         *,
-        width: int = 20,
-        stem_stride: int = 1,
+        width: Annotated[int, whole(1, 10_000)] = 20,
+        stem_stride: Annotated[int, whole(1, 8)] = 1,
         norm: Norm = "running",
         bias: bool = False,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Which layer feeds which, for methods that act on units: said by the network once, sizes read off its modules."""
+"""Which layer reads which, for methods that mask units. A network describes it once in its `wiring` method."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Maker(NamedTuple):
-    """A layer, the norm that follows it, and the units it reads; None is no norm, and the network's own input."""
+    """A layer that computes units, the norm after it (or None), and the units it reads (None for the network's input)."""
 
     layer: nn.Linear | nn.Conv2d
     norm: nn.Module | None
@@ -18,13 +18,13 @@ class Maker(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Outputs that later layers read as one: what a layer makes, or a sum of what several make.
+    """Outputs that later layers read together: those of one layer, or the sum of several layers' outputs.
 
-    A sum's units are units of their own. Whatever else goes into it (a shortcut without weights) must be units too.
+    The outputs of a sum are units of their own. Every term of the sum must consist of units, also a plain shortcut.
 
     Args:
-        at: the module whose output they are, one channel or feature each.
-        made_by: whose weights make them.
+        at: the module whose output they are, with one unit per channel or feature.
+        made_by: the layers whose weights compute them.
     """
 
     at: nn.Module
@@ -36,7 +36,7 @@ class Units:
 
 
 def chain(*layers: tuple[nn.Linear | nn.Conv2d, nn.Module | None, nn.Module]) -> list[Units]:
-    """The wiring of layers that read one another in turn: each with its norm if it has one, and where its units are."""
+    """The wiring of layers that read one another in turn: each with its norm or None, and the module of its units."""
     units: list[Units] = []
     for layer, norm, at in layers:
         units.append(Units(at, (Maker(layer, norm, units[-1] if units else None),)))

@@ -1,26 +1,24 @@
-"""The loop: epochs and early stopping. It knows methods, never bases; tensors, never files."""
+"""The training loop: epochs, learning rate and early stopping. It knows methods and tensors, but no bases and no files."""
 
-from .cooperative import Blocking, Steps, Work, at_once, rows_seen
-from .evaluation import Validation, evaluate_in_turns
+from .cooperative import Blocking, Work, run_to_completion
 from .random import RandomState
-from .schedule import Schedule
-from .steps import EagerSteps, Plain, Ways
-from .trainer import EpochDone, Trainer, TrainingState
+from .schedule import Schedule, TrainingState
+from .steps import EagerSteps, Executor, Steps
+from .trainer import EpochDone, Trainer
+from .validation import Validation, evaluate_method
 
 __all__ = [
     "Blocking",
     "EagerSteps",
     "EpochDone",
-    "Plain",
+    "Executor",
     "RandomState",
     "Schedule",
     "Steps",
     "Trainer",
     "TrainingState",
     "Validation",
-    "Ways",
     "Work",
-    "at_once",
-    "evaluate_in_turns",
-    "rows_seen",
+    "evaluate_method",
+    "run_to_completion",
 ]

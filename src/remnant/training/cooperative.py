@@ -1,46 +1,36 @@
-"""What steps of every kind share."""
+"""How several runs share one GPU: each run is a generator, and a scheduler advances them in turn.
+
+A run queues work on the GPU, which takes the host little time, and then yields, so that the scheduler can advance
+another run while the GPU computes. A run yields one of two things:
+
+- `None`: another run may continue now.
+- a function (`Blocking`): "call this before you resume me." The function takes the host a long time: it starts a long
+  CUDA graph, compiles a kernel or writes a file. A scheduler calls it in another thread and advances the other runs
+  until it returns.
+
+Such a function must not draw random numbers and must not change a global setting of torch. The process has only one of
+each, and at that moment they belong to another run.
+
+A function that takes part returns a `Work[Result]` and is called with `result = yield from function(…)`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from typing import Protocol, TypeVar, cast
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
-from torch import Tensor
-
+Result = TypeVar("Result")
 Blocking = Callable[[], None]
-
-# What runs in turns: it queues work on the device and yields. A function it yields is to be called before it goes on.
-# It takes the host a while, as starting a long graph or writing a file does, so whoever drives several runs calls it in
-# another thread and lets the others go meanwhile. It must draw no random numbers and turn no switch of torch's: the whole
-# process has but one of each, for the run whose turn it is.
-Work = Iterator[Blocking | None]
+Work = Generator[Blocking | None, None, Result]
 
 
-T = TypeVar("T")
-
-
-def at_once(work: Generator[Blocking | None, None, T]) -> T:
-    """What it gives in the end, for those who have nobody else to let go meanwhile."""
+def run_to_completion(work: Work[Result]) -> Result:
+    """Runs a generator to its end, for a caller that has no other run to advance. Returns its result."""
     while True:
         try:
-            start = next(work)
-        except StopIteration as over:
-            return cast(T, over.value)
-        if start is not None:
-            start()
-
-
-class Steps(Protocol):
-    """A task's steps. `count` of them make an epoch; `loss` then holds the sum of their batches' losses."""
-
-    count: int
-    loss: Tensor
-
-    def epoch(self) -> Work:
-        """One pass in a new random order; yields between stretches of work."""
-        ...
-
-
-def rows_seen(rows: int, batch: int) -> int:
-    """All rows, but for one left alone at the end: a batch of one has no statistics to normalise by. It changes by chance."""
-    return rows - 1 if rows % batch == 1 and batch > 1 and rows > 1 else rows
+            blocking = next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        if blocking is not None:
+            blocking()

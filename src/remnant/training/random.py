@@ -1,4 +1,4 @@
-"""Every run has random numbers of its own, also where several runs share one process and one GPU."""
+"""Every run has its own random numbers, also when several runs share one process and one GPU."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class RandomState:
-    """The state of torch's default generator for one run: `use` it before the run's turn, `get` and `set` it for checkpoints.
+    """The state of torch's default generator for one run.
 
-    On a GPU the default generator is pointed at this run's state, which graphs captured meanwhile stay bound to. On a CPU a
-    run has its process to itself.
+    Call `use` before the run continues; `get` and `set` serve checkpoints. On a GPU `use` points the default generator at
+    this run's state, and graphs captured after it stay bound to that state. On a CPU a run has a process of its own.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -22,24 +22,25 @@ class RandomState:
             torch.manual_seed(seed)
 
     def use(self) -> None:
+        """Makes torch's default generator draw this run's numbers."""
         if self.device.type == "cuda":
-            _default(self.device).graphsafe_set_state(self._state)
+            self._default().graphsafe_set_state(self._state)
 
     def get(self) -> Tensor:
         """The state as bytes."""
-        if self.device.type == "cuda":
-            self.use()
-            return _default(self.device).get_state()
-        return torch.get_rng_state()
+        if self.device.type != "cuda":
+            return torch.get_rng_state()
+        self.use()
+        return self._default().get_state()
 
     def set(self, state: Tensor) -> None:
-        if self.device.type == "cuda":
-            self.use()
-            _default(self.device).set_state(state.cpu())
-        else:
+        """Restores a state from `get`."""
+        if self.device.type != "cuda":
             torch.set_rng_state(state.cpu())
+        else:
+            self.use()
+            self._default().set_state(state.cpu())
 
-
-def _default(device: torch.device) -> torch.Generator:
-    torch.cuda.init()  # before it there is none
-    return torch.cuda.default_generators[device.index or 0]
+    def _default(self) -> torch.Generator:
+        torch.cuda.init()  # creates the default generators
+        return torch.cuda.default_generators[self.device.index or 0]

@@ -1,26 +1,23 @@
-"""Trains a method on one task. A fit is a generator: it queues work, then lets others go."""
+"""Trains a method on one task."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass
 
 from remnant.data import Task
 from remnant.methods import Method
 
 from .cooperative import Blocking, Work
-from .schedule import Schedule, Stopping
-from .steps import Plain, Ways
+from .schedule import Schedule, TrainingState
+from .steps import Executor
 
 
 @dataclass(frozen=True)
 class EpochDone:
-    """What is known after an epoch; `valid_*` are NaN where there is no validation set."""
+    """The figures of one epoch. Without a validation set `valid_loss` and `valid_accuracy` are NaN."""
 
     task: int
     epoch: int
@@ -33,38 +30,23 @@ class EpochDone:
     seconds: float
 
 
-@dataclass
-class TrainingState:
-    """Where a task stands between two epochs; all that a resumed fit needs beside the method's own state."""
-
-    epoch: int = 0
-    stopping: Stopping | None = None
-    best: dict[str, Tensor] = field(default_factory=dict)
-    over: bool = False
-
-    def state_dict(self) -> dict[str, Any]:
-        stopping = self.stopping and vars(self.stopping)
-        return {"epoch": self.epoch, "stopping": stopping, "best": self.best, "over": self.over}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], device: torch.device) -> TrainingState:
-        stopping = state["stopping"] and Stopping(**state["stopping"])
-        best = {name: tensor.to(device) for name, tensor in state["best"].items()}
-        return cls(state["epoch"], stopping, best, state["over"])
-
-
 class Trainer:
-    """Epochs over one task's training data, on the device the data is on."""
+    """Trains a method on one task after another.
 
-    def __init__(self, schedule: Schedule, ways: Ways | None = None) -> None:
-        """`ways`: how to take steps and to validate; plainly, unless `remnant.accelerated` is given."""
+    Args:
+        schedule: the epochs, batches and learning rates of each task.
+        executor: how to take steps and validate. The default takes plain steps; `remnant.accelerated.FastestExecutor`
+            takes the same steps faster.
+    """
+
+    def __init__(self, schedule: Schedule, executor: Executor | None = None) -> None:
         self.schedule = schedule
-        self.ways = ways or Plain()
+        self.executor = executor or Executor()
 
     @property
     def fallback(self) -> str | None:
-        """Why it is slower than it could have been."""
-        return self.ways.fallback
+        """Why training is slower than it could be, or None."""
+        return self.executor.fallback
 
     def fit(
         self,
@@ -73,42 +55,37 @@ class Trainer:
         task: Task,
         state: TrainingState,
         on_epoch: Callable[[EpochDone, TrainingState], Blocking | None],
-    ) -> Work:
-        """Trains until the schedule ends, from where `state` stands. Yields while the device works.
+    ) -> Work[None]:
+        """Trains until the schedule ends. Yields while the device works (see `remnant.training.cooperative`).
 
-        `on_epoch` hears of every epoch; what it returns is called before the next one begins, as `Work` says.
+        Args:
+            method: the method to train; its `start(number)` was called before.
+            number: the number of the task.
+            task: the data, on the method's device.
+            state: where to begin. It is updated after each epoch.
+            on_epoch: called after each epoch. It may return a function to be called before the next epoch.
         """
         schedule = self.schedule
-        stopping = state.stopping = state.stopping or Stopping.fresh(schedule)
-        steps = yield from self.ways.steps(method, task.train, schedule.batch)
-        valid = self.ways.validation(method, method.validation(number, task.valid), schedule.evaluation_batch)
+        state.begin(schedule)
+        steps = yield from self.executor.steps(method, task.train, schedule.batch)
+        valid = self.executor.validation(method, method.validation(number, task.valid), schedule.evaluation_batch)
         while state.epoch < schedule.epochs and not state.over:
-            start = time.perf_counter()
-            method.lr.fill_(stopping.lr)
+            start, lr = time.perf_counter(), state.lr
+            assert lr is not None
+            method.lr.fill_(lr)
             method.network.train()
             method.on_epoch_start(state.epoch, schedule.epochs, steps.count)
             yield from steps.epoch()
             method.on_epoch_end()
             loss = steps.loss.clone()
-            lr, valid_loss, accuracy = stopping.lr, float("nan"), float("nan")
-            if len(valid):  # without a validation set there is nothing to stop by: all epochs
-                valid_loss, accuracy = yield from valid.measure()
-                self.ways.fallback = self.ways.fallback or valid.fallback
-                best, state.over = stopping.after(valid_loss, schedule)
-                if best:
-                    state.best = {name: tensor.detach().clone() for name, tensor in method.network.state_dict().items()}
+            measured = math.nan, math.nan
+            if len(valid):
+                measured = yield from valid.measure()
+                self.executor.fallback = self.executor.fallback or valid.fallback
+                state.update(measured[0], method.network, schedule)
             state.epoch += 1
-            done = EpochDone(
-                task=number,
-                epoch=state.epoch,
-                epochs=schedule.epochs,
-                loss=float(loss) / steps.count,
-                valid_loss=valid_loss,
-                valid_accuracy=accuracy,
-                lr=lr,
-                steps=steps.count,
-                seconds=time.perf_counter() - start,
-            )
+            mean_loss, seconds = float(loss) / steps.count, time.perf_counter() - start
+            done = EpochDone(number, state.epoch, schedule.epochs, mean_loss, *measured, lr, steps.count, seconds)
             yield on_epoch(done, state)
         if state.best:
             method.network.load_state_dict(state.best)
