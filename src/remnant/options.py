@@ -66,12 +66,13 @@ class Option(NamedTuple):
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     """Lists the options of a function or class by name.
 
-    An option is a keyword-only parameter, another parameter with a default, or a field of a dataclass. Where a class
-    accepts `**kwargs`, the options of its base classes follow.
+    The options of a function or dataclass are all its parameters except `seed`. Those of any other class are the
+    keyword-only parameters of its constructor and those with a default; where it accepts `**kwargs`, the options of its
+    base classes follow.
 
-    >>> def blur(image, *, radius: Annotated[int, whole(1, 9)] = 3): ...
-    >>> options_of(blur)["radius"].kind.words
-    'a whole number from 1 to 9'
+    >>> def make(seed, *, tasks: Annotated[int, whole(1, 9)] = 3): ...
+    >>> {name: (option.kind.words, option.default) for name, option in options_of(make).items()}
+    {'tasks': ('a whole number from 1 to 9', 3)}
     """
     found: dict[str, Option] = {}
     for owner in _signatures(function):
@@ -94,8 +95,10 @@ def _signatures(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 
 def _is_option(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:
+    if parameter.name in ("self", "seed"):
+        return False
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-        return parameter.default is not REQUIRED or (is_dataclass(function) and parameter.name != "self")
+        return parameter.default is not REQUIRED or not isinstance(function, type) or is_dataclass(function)
     return parameter.kind is parameter.KEYWORD_ONLY
 
 

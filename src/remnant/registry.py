@@ -1,11 +1,12 @@
-"""Methods, networks and streams by name: built in, from an installed package, or from a file of one's own."""
+"""Methods, networks and streams by name: built in, from an installed package, or from a file of the user's own."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,28 +18,36 @@ T = TypeVar("T")
 
 
 class UnknownNameError(UserError, LookupError):
-    """No such method, network or stream."""
+    """No method, network or stream has this name."""
 
-    def __str__(self) -> str:  # KeyError's kin would quote the message
+    def __str__(self) -> str:  # LookupErrors such as KeyError would quote the message
         return str(self.args[0])
 
 
 class Registry(Mapping[str, T], Generic[T]):
     """Things of one kind by name.
 
-    A name is one that was registered, an entry point of an installed package (`group`), or `path/to/file.py:Name`.
+    A name is a registered name, an entry point of an installed package, or `path/to/file.py:Name`. Iteration gives the
+    registered names and the entry points.
 
     Args:
-        kind: what the things are, in error messages: "method", "network", "stream".
+        kind: the word for such a thing in error messages: "method", "network", "stream".
         group: the entry-point group, such as `remnant.methods`.
+
+    >>> shapes = Registry("shape", "example.shapes")
+    >>> shapes["square"] = "four sides"
+    >>> shapes["sqare"]
+    Traceback (most recent call last):
+    remnant.registry.UnknownNameError: No shape called 'sqare'. Did you mean 'square'?
     """
 
     def __init__(self, kind: str, group: str) -> None:
         self.kind, self.group = kind, group
         self._registered: dict[str, T] = {}
+        self._objects: dict[str, T] = {}  # by the reference that `name_of` gave them
 
     def register(self, name: str) -> Callable[[T], T]:
-        """A decorator that registers what it decorates under `name`."""
+        """Returns a decorator that registers a class or function under `name`."""
 
         def registered(thing: T) -> T:
             self._registered[name] = thing
@@ -53,40 +62,56 @@ class Registry(Mapping[str, T], Generic[T]):
         del self._registered[name]
 
     def __getitem__(self, name: str) -> T:
-        if name in self._registered:
-            return self._registered[name]
+        for things in (self._registered, self._objects):
+            if name in things:
+                return things[name]
         if is_file_reference(name):
             found: T = load_from_file(name)
             return found
         for point in entry_points(group=self.group, name=name):
-            loaded: T = point.load()
+            try:
+                loaded: T = point.load()
+            except Exception as error:
+                raise UnknownNameError(f"The {self.kind} '{name}' ({point.value}) {_failure(error)}") from error
             return loaded
         raise UnknownNameError(f"No {self.kind} called '{name}'. {did_you_mean(name, self)}")
 
     def __contains__(self, name: object) -> bool:
-        return name in set(self)
+        return name in self._registered or name in entry_points(group=self.group).names
 
     def __iter__(self) -> Iterator[str]:
         yield from self._registered
-        yield from (name for name in entry_points(group=self.group).names if name not in self._registered)
+        yield from sorted(entry_points(group=self.group).names - self._registered.keys())
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
-    def name_of(self, thing: Any) -> str:
-        """The name of a thing given as a Python object: its registered name, or the file it is defined in."""
+    def name_of(self, thing: T | str) -> str:
+        """Returns a name that leads to `thing` in any process: its registered name, or `path/to/file.py:Name`.
+
+        Args:
+            thing: a method, network or stream; or a name, which is returned as it is.
+
+        Raises:
+            UnknownNameError: if the thing is not registered, nor defined at the top level of a file.
+        """
         if isinstance(thing, str):
             return thing
-        for name, known in self._registered.items():
-            if known is thing:
+        for name, registered in self._registered.items():
+            if registered is thing:
                 return name
-        file = inspect.getsourcefile(thing) if callable(thing) else None
-        if file is None or not Path(file).is_file() or "." in thing.__qualname__:
+        own_name = getattr(thing, "__qualname__", "")
+        module = sys.modules.get(getattr(thing, "__module__", None) or "")
+        file = Path(getattr(module, "__file__", None) or "")
+        if getattr(module, own_name, None) is not thing or not file.is_file():
             raise UnknownNameError(
-                f"{thing!r} has no name that another process could find it by. Define the {self.kind} at the top level of "
-                "a Python file."
+                f"{thing!r} cannot be found by name from another process. Define the {self.kind} at the top level of a "
+                "Python file."
             )
-        return f"{file}:{thing.__qualname__}"
+        if file.is_relative_to(Path.cwd()):
+            file = file.relative_to(Path.cwd())
+        self._objects[f"{file}:{own_name}"] = thing  # the file need not be run a second time in this process
+        return f"{file}:{own_name}"
 
 
 def is_file_reference(name: str) -> bool:
@@ -95,36 +120,43 @@ def is_file_reference(name: str) -> bool:
 
 
 def file_of(name: str) -> Path:
-    """The file of `path/to/file.py:Name`."""
+    """Returns the file of `path/to/file.py:Name`."""
     return Path(name.rpartition(":")[0]).expanduser()
 
 
 def load_from_file(reference: str) -> Any:
-    """What `path/to/file.py:Name` names. The file is run as a module of its own, with its folder on the path."""
+    """Returns the object that `path/to/file.py:Name` names. The file runs once, with its folder on the import path."""
     path, name = file_of(reference), reference.rpartition(":")[2]
     if not path.is_file() or not name.isidentifier():
         raise UnknownNameError(f"'{reference}': expected path/to/file.py:Name, and {path} to be a file.")
-    module = _import(path)
+    module = _import(path.resolve(), path.stat().st_mtime_ns)
     if not hasattr(module, name):
         own = [key for key, item in vars(module).items() if getattr(item, "__module__", None) == module.__name__]
         raise UnknownNameError(f"{path} has no '{name}'. {did_you_mean(name, own)}")
     return getattr(module, name)
 
 
-def _import(path: Path) -> Any:
-    name = f"remnant_own_{path.stem}"
+@cache
+def _import(path: Path, changed: int) -> Any:
+    """Runs the file as a module of its own; again only after it has `changed`."""
+    # Two files of the same name in different folders need different module names.
+    name = f"remnant_own_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UnknownNameError(f"{path} is not a Python file.")
+    assert spec is not None, path
+    assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles look their module up
-    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[name] = module  # dataclasses and pickle look up their module here
+    sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
     except UserError:
         raise
     except Exception as error:
-        raise UnknownNameError(f"{path} could not be run: {type(error).__name__}: {error}.") from error
+        raise UnknownNameError(f"{path} {_failure(error)}") from error
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        sys.path.remove(str(path.parent))
     return module
+
+
+def _failure(error: Exception) -> str:
+    return f"could not be run: {type(error).__name__}: {error}."
