@@ -10,9 +10,10 @@ from .metrics import (
     learning_accuracy,
     summarize,
 )
-from .spread import Spread
+from .spread import NO_VALUE, Spread, rounded
 
 __all__ = [
+    "NO_VALUE",
     "AccuracyMatrix",
     "Evaluation",
     "Examples",
@@ -26,5 +27,6 @@ __all__ = [
     "evaluation_sums",
     "forward_transfer",
     "learning_accuracy",
+    "rounded",
     "summarize",
 ]
