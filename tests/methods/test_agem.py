@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant.data import Split, Stream
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.experiments.settings import resolve
 from remnant.methods import AGEM
 from remnant.methods.agem import without_conflict
 from remnant.models import Network, build
+from remnant.options import OptionError
 
 
 def network(classes: int | Sequence[int], **options: Any) -> Network:
@@ -119,5 +120,5 @@ def test_settings_are_checked() -> None:
     assert "pixels" not in resolve("pmnist", "gpm").stream
     assert resolve("pmnist", "agem").options == {"lr": 0.1, "memory": 1000, "memory_batch": 256}
     for wrong in ("memory=0", "memory_batch=0"):
-        with pytest.raises(SettingsError, match="takes a whole number"):
+        with pytest.raises(OptionError, match="takes a whole number"):
             resolve("pmnist", "agem", [wrong])

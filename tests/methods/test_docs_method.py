@@ -14,9 +14,9 @@ import torch
 
 from remnant.evaluation import backward_transfer
 from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.recipe import recipe
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.experiments.settings import recipe, resolve
 from remnant.methods import METHODS, Method
+from remnant.options import OptionError
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 
@@ -84,5 +84,5 @@ def test_its_state_is_whole(l2: type[Method]) -> None:
 
 def test_the_settings_it_has_are_those_of_its_entry(l2: type[Method]) -> None:
     assert resolve("permuted-digits", "l2", ["strength=2"]).options == {"lr": 0.05, "strength": 2.0}
-    with pytest.raises(SettingsError, match="Did you mean 'strength'"):
+    with pytest.raises(OptionError, match="Did you mean 'strength'"):
         resolve("permuted-digits", "l2", ["strengt=2"])

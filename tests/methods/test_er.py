@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.experiments.settings import resolve
 from remnant.methods import ER, Finetune
 from remnant.models import Network, build
+from remnant.options import OptionError
 
 
 def network(classes: int | Sequence[int], **options: Any) -> Network:
@@ -112,5 +113,5 @@ def test_settings_are_checked() -> None:
     assert "pixels" not in resolve("pmnist", "gpm").stream
     assert resolve("pmnist", "er").options == {"lr": 0.1, "memory": 1000}
     for wrong in ("memory=0", "memory=1.5"):
-        with pytest.raises(SettingsError, match="memory takes a whole number"):
+        with pytest.raises(OptionError, match="memory takes a whole number"):
             resolve("pmnist", "er", [wrong])

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from remnant.data import Split
 from remnant.evaluation import backward_transfer
 from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.experiments.settings import resolve
 from remnant.methods.ewc import EWC
 from remnant.methods.parts import fisher
 from remnant.methods.parts.fisher import fisher_diagonal
 from remnant.models import Network, build
+from remnant.options import OptionError
 
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "mlp": ((6,), {"hidden": (5, 4), "bias": True}),
@@ -282,5 +283,5 @@ def test_recipes_have_the_papers_settings(benchmark: str, lr: float, strength: f
 def test_settings_are_checked() -> None:
     assert resolve("pmnist", "ewc", ["strength=10", "fisher_batch=1"]).options["strength"] == 10.0
     for wrong in ("strength=-1", "fisher_batch=0", "fisher_batch=1.5"):
-        with pytest.raises(SettingsError, match="takes a"):
+        with pytest.raises(OptionError, match="takes a"):
             resolve("pmnist", "ewc", [wrong])

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from remnant.data import Split
 from remnant.experiments.execute.plan import Plan, execute
 from remnant.experiments.runs.folder import RunError
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.experiments.settings import resolve
 from remnant.methods.hat import HAT, clipped
 from remnant.models import Network, build
 from remnant.models.wiring import Units, chain
+from remnant.options import OptionError
 
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "mlp": ((6,), {"hidden": (9, 8)}),
@@ -336,9 +337,7 @@ def test_one_head_for_all_tasks_is_refused() -> None:
 
 
 def test_a_benchmark_with_one_head_says_why_it_has_no_hat() -> None:
-    with pytest.raises(
-        SettingsError, match=r"pmnist has no method 'hat'. hat must be told the task.* pmnist has: .*gpm"
-    ):
+    with pytest.raises(OptionError, match=r"pmnist has no method 'hat'. hat must be told the task.* pmnist has: .*gpm"):
         resolve("pmnist", "hat")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from remnant.data import Split, Stream
 from remnant.memory import parse_threshold
-from remnant.methods import GPM, METHODS, Finetune, Method, Multitask, SingleTask
+from remnant.methods import METHODS, Finetune, GradientProjection, Method, Multitask, SingleTask
 from remnant.models import Network, build
 from small_options import OPTIONS
 
@@ -154,7 +154,7 @@ class SlowGPM:
 @pytest.mark.parametrize("threshold", [0.6, 0.9])
 def test_gpm_is_projected_sgd_with_ranks_of_the_inputs_svd(threshold: float, classes: Any, rule: str) -> None:
     ours, theirs = network(classes=classes).double(), network(classes=classes).double()
-    method = GPM(ours, lr=0.125, threshold={"value": threshold}, samples=1000, rank_rule=rule)
+    method = GradientProjection(ours, lr=0.125, threshold={"value": threshold}, samples=1000, rank_rule=rule)
     slow = SlowGPM(theirs, 0.125, threshold, rule)
     for task in range(3):
         split = data((12,), seed=task)
@@ -175,7 +175,7 @@ def test_gpm_is_projected_sgd_with_ranks_of_the_inputs_svd(threshold: float, cla
 def test_the_authors_rank_is_one_lower_after_the_first_task_and_only_then() -> None:
     ranks = {}
     for rule in ("paper", "authors"):
-        method = GPM(network(), lr=0.1, threshold={"value": 0.7}, samples=1000, rank_rule=rule)
+        method = GradientProjection(network(), lr=0.1, threshold={"value": 0.7}, samples=1000, rank_rule=rule)
         method.finish(0, data((12,)))
         ranks[rule] = {name: added[0] for name, added in method.ranks().items()}
     assert ranks["paper"] == {name: rank + 1 for name, rank in ranks["authors"].items()}
@@ -184,7 +184,7 @@ def test_the_authors_rank_is_one_lower_after_the_first_task_and_only_then() -> N
 def test_gpm_leaves_heads_of_their_own_free_and_holds_a_shared_one() -> None:
     split = data((12,))
     for classes, held in (((3, 3), {"hidden.0", "hidden.1"}), (3, {"hidden.0", "hidden.1", "head"})):
-        method = GPM(network(classes=classes), lr=0.1, threshold={"value": 1.0}, samples=1000)
+        method = GradientProjection(network(classes=classes), lr=0.1, threshold={"value": 1.0}, samples=1000)
         assert set(method.ranks()) == held
         method.start(0)
         train(method, split)
@@ -205,7 +205,7 @@ def test_gpm_leaves_heads_of_their_own_free_and_holds_a_shared_one() -> None:
 
 @pytest.mark.parametrize("norm", ["running", "batch"])
 def test_gpm_fixes_normalisation_after_the_first_task(norm: str) -> None:
-    method = GPM(network("alexnet", norm=norm), lr=0.1, threshold={"value": 0.5}, samples=40)
+    method = GradientProjection(network("alexnet", norm=norm), lr=0.1, threshold={"value": 0.5}, samples=40)
     is_norm = [name for name in weights(method.network) if name.startswith("norm")]
     split = data(NETWORKS["alexnet"][0])
     initial = weights(method.network)
@@ -227,12 +227,12 @@ def test_gpm_fixes_normalisation_after_the_first_task(norm: str) -> None:
 
 def test_gpm_refuses_samples_of_a_layer_that_is_not_there_before_it_trains() -> None:
     with pytest.raises(ValueError, match=r"layer_samples\['hiden.0'\] matches no layer. Did you mean 'hidden.0'\?"):
-        GPM(network(), lr=0.1, threshold={"value": 1.0}, samples=4, layer_samples={"hiden.0": 2})
+        GradientProjection(network(), lr=0.1, threshold={"value": 1.0}, samples=4, layer_samples={"hiden.0": 2})
 
 
 def test_gpm_remembers_as_many_samples_as_it_is_told() -> None:
     """A basis cannot have more directions than examples."""
-    method = GPM(network(), lr=0.1, threshold={"value": 1.0}, samples=4)
+    method = GradientProjection(network(), lr=0.1, threshold={"value": 1.0}, samples=4)
     method.finish(0, data((12,)))
     assert method.ranks()["hidden.0"] == [4]
 

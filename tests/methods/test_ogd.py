@@ -16,7 +16,7 @@ from torch import Tensor
 from remnant.data import Split
 from remnant.evaluation import backward_transfer
 from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.settings import resolve
 from remnant.memory import ConsolidationError
 from remnant.methods.ogd import OGD, orthonormal
 from remnant.models import Network, build
@@ -41,7 +41,7 @@ def learn(method: OGD, task: int, split: Split, epochs: int = 1) -> None:
 
 
 def position(method: OGD) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in method.held]).clone()
+    return torch.cat([p.detach().flatten() for p in method.protected]).clone()
 
 
 # --- the basis --------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_in_float32_the_stored_stay_orthonormal_and_steps_orthogonal_to_them(kin
         gram = method.Q.double() @ method.Q.double().mT
         torch.testing.assert_close(gram, torch.eye(len(gram), dtype=torch.float64), rtol=0, atol=1e-6)
     assert len(method.Q) == 60
-    assert method.nbytes == 60 * sum(p.numel() for p in method.held) * 4
+    assert method.nbytes == 60 * sum(p.numel() for p in method.protected) * 4
 
 
 def test_a_small_step_leaves_the_stored_logits_where_they_are() -> None:
@@ -158,7 +158,7 @@ def test_a_row_is_the_gradient_of_an_examples_logit_in_the_batch_it_came_with() 
     method = OGD(network((3, 3), "alexnet", norm="batch").double(), lr=0.1, samples=5)
     split = data((3, 19, 19), count=5, dtype=torch.float64)
     rows = method._logit_gradients(split.x, split.y, 1)
-    weight = method.held[0]
+    weight = method.protected[0]
     logits = []
     for by in (1e-5, -1e-5):
         with torch.no_grad():
@@ -183,7 +183,7 @@ def test_norms_are_learnt_with_the_first_task_and_then_hold_still() -> None:
 def test_a_diverged_network_is_told_of() -> None:
     method = OGD(network(), lr=0.1, samples=5)
     with torch.no_grad():
-        method.held[0].fill_(torch.nan)
+        method.protected[0].fill_(torch.nan)
     with pytest.raises(ConsolidationError, match="NaN or inf: did training diverge"):
         method.finish(0, data())
     assert len(method.Q) == 0

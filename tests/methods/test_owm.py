@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from remnant.data import Split
 from remnant.evaluation import backward_transfer
 from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.experiments.settings import resolve
 from remnant.memory import views_of
 from remnant.methods.owm import OWM
 from remnant.methods.parts.projector import LinearProjector, Projector, projector_of
 from remnant.models import Network, build
+from remnant.options import OptionError
 
 ONE = {"*": 1.0}
 
@@ -76,7 +77,7 @@ def test_the_projector_is_the_formula_of_least_squares(layer: nn.Module, seed: i
     for alpha in (1.0, 0.3, 0.01):
         shape = (5, 2 * view.groups, 6, 7) if isinstance(layer, nn.Conv2d) else (5, view.inputs)
         x = torch.randn(*shape, generator=g, dtype=torch.float64)
-        of_layer.see(x, torch.tensor(alpha, dtype=torch.float64))
+        of_layer.update(x, torch.tensor(alpha, dtype=torch.float64))
         rows = view.rows(x)
         mean = (rows[None] if isinstance(rows, Tensor) else torch.cat(list(rows), dim=1)).mean(1)
         mean = mean if view.bias is None else F.pad(mean, (0, 1), value=1.0)
@@ -91,7 +92,7 @@ def test_it_stays_symmetric_and_positive_over_thousands_of_steps_in_float32_with
     mean, mixing = 3 * torch.randn(60, generator=g), torch.randn(20, 60, generator=g)
     for step in range(4000):
         x = mean + torch.randn(10, 20, generator=g) @ mixing
-        of_layer.see(x, torch.tensor(1e-5 ** (step / 4000), dtype=torch.float64))
+        of_layer.update(x, torch.tensor(1e-5 ** (step / 4000), dtype=torch.float64))
     (P,) = of_layer.P
     assert (P - P.mT).abs().max() < 1e-12
     values = torch.linalg.eigvalsh((P + P.mT) / 2)
@@ -111,8 +112,8 @@ def test_projecting_inputs_is_projecting_the_gradient(bias: bool) -> None:
     for seed in range(3):
         x = data((6,), 5, seed, torch.float64).x
         with torch.no_grad():
-            by_input.see(x, alpha)
-            by_gradient.see(x, alpha)
+            by_input.update(x, alpha)
+            by_gradient.update(x, alpha)
     torch.testing.assert_close(by_input.P, by_gradient.P)
     output = layer(x)
     loss = output.square().sum()
@@ -255,7 +256,7 @@ def test_one_number_is_meant_for_all_layers() -> None:
     assert resolve("pmnist", "owm", ["alpha_start=2"]).options["alpha_start"] == {"*": 2.0}
     given = resolve("pmnist", "owm", ['alpha_start={"*" = 1.0, "hidden.0" = 3.0}']).options["alpha_start"]
     assert list(given.items()) == [("hidden.0", 3.0), ("*", 1.0)]
-    with pytest.raises(SettingsError, match="alpha_decay takes a number above 0 and up to 1, or a table"):
+    with pytest.raises(OptionError, match="alpha_decay takes a number above 0 and up to 1, or a table"):
         resolve("pmnist", "owm", ["alpha_decay=2.0"])
 
 
@@ -270,9 +271,9 @@ def test_one_layer_can_be_set_by_its_name_or_pattern() -> None:
     assert alpha("alpha_start.hidden.0=3") == {"hidden.0": 3.0, "*": 1.0}
     assert alpha("alpha_start=2", "alpha_start.head=3") == {"head": 3.0, "*": 2.0}
     assert resolve("split-cifar100", "gpm", ["layer_samples.fc1=9"]).options["layer_samples"]["fc1"] == 9
-    with pytest.raises(SettingsError, match=r"--set alpha_start.head=0: alpha_start takes a number above 0"):
+    with pytest.raises(OptionError, match=r"--set alpha_start.head=0: alpha_start takes a number above 0"):
         alpha("alpha_start.head=0")
-    with pytest.raises(SettingsError, match=r"alpha_start.head=1: no such setting of ewc"):
+    with pytest.raises(OptionError, match=r"alpha_start.head=1: no such setting of ewc"):
         resolve("pmnist", "ewc", ["alpha_start.head=1"])
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from remnant.experiments.execute.run import Progress
 
 from remnant.data import Split
 from remnant.evaluation import AccuracyMatrix, backward_transfer
 from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.execute.run import Progress
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.settings import resolve
 from remnant.methods import METHODS
 from remnant.models import build
 

@@ -1,4 +1,6 @@
-"""Methods by name. A new one is one file here, an import and a place in METHODS, and one entry in a recipe."""
+"""Continual-learning methods by name. `METHODS["gpm"]` is a class; a file of your own works too: `METHODS["file.py:Name"]`."""
+
+from remnant.registry import Registry
 
 from .agem import AGEM
 from .base import Method
@@ -6,28 +8,31 @@ from .er import ER
 from .ewc import EWC
 from .finetune import Finetune
 from .gem import GEM
-from .gpm import GPM
+from .gpm import THRESHOLD, GradientProjection
 from .hat import HAT
 from .multitask import Multitask
 from .ogd import OGD
+from .optimizers import OPTIMIZERS
 from .owm import OWM
 from .single_task import SingleTask
 
-METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (GPM, Finetune, Multitask, SingleTask, EWC, HAT, GEM, AGEM, ER, OGD, OWM)
-}
+METHODS: Registry[type[Method]] = Registry("method", "remnant.methods")
+for _method in (GradientProjection, Finetune, Multitask, SingleTask, EWC, HAT, GEM, AGEM, ER, OGD, OWM):
+    METHODS[_method.name] = _method
 
 __all__ = [
     "AGEM",
     "ER",
     "EWC",
     "GEM",
-    "GPM",
     "HAT",
     "METHODS",
     "OGD",
+    "OPTIMIZERS",
     "OWM",
+    "THRESHOLD",
     "Finetune",
+    "GradientProjection",
     "Method",
     "Multitask",
     "SingleTask",

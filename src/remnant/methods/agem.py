@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from remnant.models import Network
+from remnant.options import Positive
 
-from .parts.flat import flat, shaped
+from .parts.gradients import flat, shaped
 from .parts.replay import Episodic
 
 
 class AGEM(Episodic):
-    """Steps along g where gᵀr ≥ 0, and else along g − (gᵀr/rᵀr)·r, with r the gradient on a batch from memory.
+    """Steps along g if gᵀr ≥ 0, else along g − (gᵀr/rᵀr)·r, where r is the gradient on a batch from memory.
 
-    The memory holds random examples of every past task, and is shared evenly by the stream's tasks. A batch is drawn from all
-    of them at once, so a norm by the batch sees them mixed; where there are not more than `memory_batch`, it is all of them.
+    The stream's tasks share the memory evenly. A memory batch mixes all past tasks, so batch normalisation sees them mixed.
     The first task is plain SGD.
+
+    Args:
+        memory: How many examples all tasks keep together.
+        memory_batch: How many of them r is computed from; all of them if there are fewer.
     """
 
     name = "agem"
 
-    def __init__(self, network: Network, *, lr: float, memory: int, memory_batch: int = 256) -> None:
-        super().__init__(network, lr=lr, memory=memory)
+    def __init__(self, network: Network, *, memory_batch: Positive = 256, **options: Any) -> None:
+        super().__init__(network, **options)
         self.memory_batch = memory_batch
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -36,7 +42,7 @@ class AGEM(Episodic):
 
 
 def without_conflict(gradient: Tensor, reference: Tensor) -> Tensor:
-    """g − (min(gᵀr, 0)/rᵀr)·r: a clamp where the paper has an `if`, so that the step stays on the device."""
+    """g − (min(gᵀr, 0)/rᵀr)·r: a clamp replaces the paper's `if`, so that the step stays on the device."""
     product, square = torch.linalg.vecdot(torch.stack([gradient, reference]), reference)
     tiny = torch.finfo(square.dtype).tiny  # a reference of zero conflicts with nothing
     return gradient.addcmul(product.clamp(max=0) / square.clamp(min=tiny), reference, value=-1)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from remnant.models import Network
+from remnant.options import Positive
 
 from .parts.replay import Replay, Reservoir
 
 
 class ER(Replay):
-    """Joins every batch with an equally large one from memory; then the batch is offered to the reservoir.
+    """Joins every batch with an equally large one from the memory, then offers the batch to the reservoir.
 
-    One pass and one mean over the joined batch, so a norm by the batch sees tasks mixed. Memory batches are drawn from all
-    that is kept, the current task's examples with the rest, and may repeat one. In the very first step the memory is empty,
-    and its half, blank rows, has no weight.
+    The joined batch takes one pass and has one mean loss, so batch normalisation sees the tasks mixed. A memory batch is
+    drawn with replacement from all examples kept, including the current task's. In the first step the memory is empty, and
+    blank rows without weight stand in for it.
+
+    Args:
+        memory: How many examples the reservoir keeps.
     """
 
     name = "er"
     memory: Reservoir
 
-    def __init__(self, network: Network, *, lr: float, memory: int) -> None:
-        super().__init__(network, lr=lr, memory=Reservoir(memory, network.example))
+    def __init__(self, network: Network, *, memory: Positive = 1000, **options: Any) -> None:
+        super().__init__(network, memory=Reservoir(memory, network.example), **options)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         labels = self.mixed.labels(y, self.task)
@@ -31,6 +37,3 @@ class ER(Replay):
         self.apply_gradients(self.gradients(loss))
         self.memory.offer(x, labels)
         return loss.detach()
-
-    def tensors(self) -> list[Tensor]:
-        return [*super().tensors(), *self.memory.tensors()]

@@ -1,6 +1,4 @@
-"""No protection at all: what is forgotten, everything else is measured against."""
-
-from torch import Tensor
+"""No protection: the forgetting that every other method is measured against."""
 
 from .base import Method
 
@@ -9,6 +7,3 @@ class Finetune(Method):
     """Plain SGD on one task after another."""
 
     name = "finetune"
-
-    def remaining(self) -> dict[str, Tensor]:
-        return {}

@@ -1,68 +1,80 @@
-"""Gradient Projection Memory (Saha, Garg & Roy, 2021), as the paper trains it: plain SGD on projected gradients."""
+"""Gradient Projection Memory (Saha, Garg & Roy, 2021) as the paper trains it: SGD on projected gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from remnant import memory
 from remnant.data import Split
-from remnant.memory import by_layer
+from remnant.memory import GPM, RANK_RULES, StepProjector, by_layer
 from remnant.models import Network
+from remnant.options import Kind, Positive, Refused, choice, number, per_layer, whole
 
 from .base import Method
 
 
-class GPM(Method):
-    """Steps only along what remains of the gradient outside the inputs that past tasks used (Eq. 6–7)."""
+class GradientProjection(Method):
+    """Steps along the part of the gradient that is orthogonal to the inputs of past tasks (Eq. 6–7).
+
+    Args:
+        threshold: ε, as a number, as `{"start": ε₀, "step": δ}` for ε₀ + δ·t, or as `{"layers": {pattern: ε}}`.
+        samples: How many random training examples represent a task.
+        layer_samples: For layer-name patterns, how many of those examples are enough.
+        rank_rule: "paper" for Eq. 5, or "authors" for the count of the published scripts.
+    """
 
     name = "gpm"
+    memory: GPM
 
     def __init__(
         self,
         network: Network,
         *,
-        lr: float,
-        threshold: Mapping[str, Any],
-        samples: int,
-        layer_samples: Mapping[str, int] | None = None,
-        rank_rule: str = "paper",
+        threshold: Annotated[Any, THRESHOLD] = 0.97,
+        samples: Positive = 300,
+        layer_samples: Annotated[Mapping[str, int] | None, per_layer(whole(1))] = None,
+        rank_rule: Annotated[str, choice(RANK_RULES)] = "paper",
+        **options: Any,
     ) -> None:
-        super().__init__(network, lr=lr)
+        super().__init__(network, **options)
         self.samples, self.layer_samples = samples, layer_samples
-        # Heads of their own are left free, a shared one is a layer like the others (Sec. 6).
+        # Heads of single tasks are free; a shared head is a layer like the others (Sec. 6).
         exclude = ["heads.*"] if network.multi_head else []
-        self.memory = memory.GPM(network, threshold, exclude=exclude, rank_rule=rank_rule)
-        by_layer(
-            layer_samples or {}, self.memory.subspaces, "layer_samples"
-        )  # refused now, not after a task was learnt
+        memory = GPM(network, threshold, exclude=exclude, rank_rule=rank_rule)
+        by_layer(layer_samples or {}, memory.subspaces, "layer_samples")  # refuses unknown layers before training
+        self.keep("memory", memory, counted=lambda memory: memory.report().nbytes)
+        self.projector = StepProjector(memory)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Without those that the memory holds: their gradients would be made for nothing."""
-        held = {id(p) for p in self.memory.frozen_parameters}
-        return [p for p in super().parameters if id(p) not in held]
+        """The task's parameters without those that the memory freezes, which need no gradient."""
+        frozen = {id(p) for p in self.projector.frozen_parameters}
+        return [p for p in super().parameters if id(p) not in frozen]
+
+    fast_form = "projected-sgd"
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
-        with self.memory.inputs_projected(len(x)):
+        with self.projector.through_inputs(len(x)):
             loss = self.loss(x, y)
             gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, self.gradients(loss), strict=True))
-            self.memory.project_gradients(gradients)
+            self.projector.project(gradients)
         self.apply_gradients(list(gradients.values()))
+        if not self.uses_plain_sgd:
+            self.memory.restore()  # the step of another optimiser is no multiple of the projected gradient
         return loss.detach()
 
-    def remaining(self) -> dict[str, Tensor]:
-        return self.memory.remaining()
+    def layer_projections(self) -> dict[str, Tensor]:
+        return self.projector.layer_projections()
 
     def on_epoch_end(self) -> None:
-        """Puts back what rounding has moved inside the memory; TF32 leaves about a thousandth of the change there."""
+        """Undoes what rounding has moved inside the memory; with TF32 that is about a thousandth of the change."""
         self.memory.restore()
 
     def finish(self, task: int, train: Split) -> None:
-        """Eq. 5, 8, 9 on `samples` random training examples, in one batch: norms may use that batch's statistics."""
+        """Eq. 5, 8 and 9 on random training examples, in one batch because norms may use its statistics."""
         chosen = torch.randperm(len(train), device=self.device)[: self.samples]
         self.memory.consolidate(
             [train.x[chosen]], layer_samples=self.layer_samples, forward=lambda network, x: network(x, task)
@@ -71,13 +83,32 @@ class GPM(Method):
     def ranks(self) -> dict[str, list[int]]:
         return {layer.name: list(layer.added) for layer in self.memory.report().layers}
 
-    @property
-    def nbytes(self) -> int:
-        return self.memory.nbytes
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "memory": self.memory.state_dict()}
+def _read_threshold(value: Any) -> dict[str, Any]:
+    """Gives each way to write ε its one form, on which the digests of stored results depend."""
+    energy, step = number(0, 1, above=True), number(0, 1, below=True)
+    match value if isinstance(value, dict) else {"value": value}:
+        case {"value": single, **others} if not others:
+            return {"value": _read_part("value", energy, single)}
+        case {"start": start, **others} if others.keys() <= {"step"}:
+            return {
+                "start": _read_part("start", energy, start),
+                "step": _read_part("step", step, others.get("step", 0.0)),
+            }
+        case {"layers": dict(layers), **others} if layers and not others:
+            return {"layers": {name: _read_part(f"layers.{name}", energy, layers[name]) for name in layers}}
+    raise Refused
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.memory.load_state_dict(state["memory"])
+
+def _read_part(name: str, kind: Kind, value: Any) -> Any:
+    try:
+        return kind.read(value)
+    except Refused:
+        raise Refused(f".{name}", kind.words) from None
+
+
+THRESHOLD = Kind(
+    "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
+    'or {layers = {"hidden.0" = …, "*" = …}}',
+    _read_threshold,
+)

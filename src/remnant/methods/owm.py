@@ -1,10 +1,10 @@
-"""Orthogonal weight modification (Zeng et al., 2019): a projector per layer, kept by recursive least squares."""
+"""Orthogonal weight modification (Zeng et al., 2019): one projector per layer, updated by recursive least squares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from remnant.memory import by_layer, views_of
 from remnant.models import Network
+from remnant.options import each_layer, number
 
 from .parts.fixed_norm import FixedNorm
 from .parts.projector import Projector, projector_of
@@ -20,40 +21,50 @@ from .parts.projector import Projector, projector_of
 class OWM(FixedNorm):
     """Steps along ∇W·P, where P shrinks with every batch along the mean of the layer's inputs (see `Projector`).
 
-    P is the identity before the first task and never starts again. A step takes its own batch into P before it uses it,
-    as the original does: within a task, too, ever less is learnt along inputs that were seen. A shared head is a layer
-    like the others; heads of their own are free.
+    P is the identity before the first task and is never reset. As in the original, a step updates P with its own batch before
+    it uses P, so within a task, too, less and less is learnt along inputs that were seen. A shared head is a layer like the
+    others; heads of single tasks are free.
 
-    A convolution's mean input is its mean patch, over the batch and all positions: one update a step. The original takes
-    every second patch of the batch's mean image, one after another, and so holds convolutions harder at the same α.
+    A convolution's mean input is its mean patch over the batch and all positions: one update per step. The original takes
+    every second patch of the batch's mean image, one after another, and so protects convolutions more at the same α.
 
     Args:
-        alpha_start, alpha_decay: α = alpha_start·alpha_decayˢ, with s the share of a task's steps that are done, by pattern
-            of layer names. The smaller α, the less is left of a direction once it was seen; α scales as the input squared.
+        alpha_start: α at the start of a task, as one number or per layer-name pattern. The smaller α, the less remains of a
+            direction that was seen. α scales with the square of the input.
+        alpha_decay: d in α·dˢ, where s is the fraction of the task's steps that are done.
     """
 
     name = "owm"
+    projectors: dict[str, Tensor]  # P by layer
+    alpha: Tensor
+    fall: Tensor  # the factor of α from one step to the next
 
     def __init__(
-        self, network: Network, *, lr: float, alpha_start: Mapping[str, float], alpha_decay: Mapping[str, float]
+        self,
+        network: Network,
+        *,
+        alpha_start: Annotated[float | Mapping[str, float], each_layer(number(0, 1e9, above=True))] = 10.0,
+        alpha_decay: Annotated[float | Mapping[str, float], each_layer(number(0, 1, above=True))] = 1.0,
+        **options: Any,
     ) -> None:
-        super().__init__(network, lr=lr)
+        super().__init__(network, **options)
         self.layers: dict[str, tuple[nn.Module, Projector]] = {}
         for name, module in network.named_modules():
             if not (network.multi_head and name.startswith("heads.")):
                 for view in views_of(module) or []:
                     self.layers[name] = module, projector_of(module, view)
-        self.alpha_start = self._by_layer(alpha_start, "alpha_start")
-        self.alpha_decay = self._by_layer(alpha_decay, "alpha_decay")
-        self.alpha = self.alpha_start.clone()
-        self.fall = torch.ones_like(self.alpha)  # of α, from one step to the next
+        self.alpha_start = self._per_layer(alpha_start, "alpha_start")
+        self.alpha_decay = self._per_layer(alpha_decay, "alpha_decay")
+        self.keep("projectors", {name: projector.P for name, (_, projector) in self.layers.items()})
+        self.keep("alpha", self.alpha_start.clone(), counted=False)
+        self.keep("fall", torch.ones_like(self.alpha), counted=False)
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         self.alpha.copy_(self.alpha_start * self.alpha_decay ** (epoch / epochs))
         self.fall.copy_(self.alpha_decay ** (1 / (epochs * steps)))
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
-        with self._seeing() as outputs:
+        with self._updating_projectors() as outputs:
             loss = self.loss(x, y)
         projectors = [(projector, projector.wanted(outputs[name])) for name, (_, projector) in self.layers.items()]
         found = iter(torch.autograd.grad(loss, [*self.free, *(tensor for _, some in projectors for tensor in some)]))
@@ -68,24 +79,24 @@ class OWM(FixedNorm):
 
     @property
     def free(self) -> list[nn.Parameter]:
-        """What has no projector: a head of the task's own, and norms while the first task is learnt."""
+        """The parameters without a projector: the head of a single task, and norms during the first task."""
         covered = {id(p) for _, projector in self.layers.values() for p in projector.parameters}
         return [p for p in self.parameters if id(p) not in covered]
 
     @contextmanager
-    def _seeing(self) -> Iterator[dict[str, Tensor]]:
-        """Meanwhile every projector takes in what comes to its layer. Gives what each layer makes of it."""
+    def _updating_projectors(self) -> Iterator[dict[str, Tensor]]:
+        """Updates every projector with its layer's input in a forward pass, and yields the layers' outputs."""
         outputs: dict[str, Tensor] = {}
 
         def watch(name: str, alpha: Tensor) -> RemovableHandle:
             module, projector = self.layers[name]
 
             @torch.no_grad()
-            def seen(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            def update(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
                 outputs[name] = output
-                projector.see(inputs[0], alpha)
+                projector.update(inputs[0], alpha)
 
-            return module.register_forward_hook(seen)
+            return module.register_forward_hook(update)
 
         handles = [watch(name, alpha) for name, alpha in zip(self.layers, self.alpha, strict=True)]
         try:
@@ -94,31 +105,9 @@ class OWM(FixedNorm):
             for handle in handles:
                 handle.remove()
 
-    @property
-    def projectors(self) -> dict[str, Tensor]:
-        """P by layer."""
-        return {name: projector.P for name, (_, projector) in self.layers.items()}
-
-    @property
-    def nbytes(self) -> int:
-        return sum(P.nbytes for P in self.projectors.values())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "projectors": self.projectors, "alpha": self.alpha, "fall": self.fall}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.alpha.copy_(state["alpha"])
-        self.fall.copy_(state["fall"])
-        for name, P in self.projectors.items():
-            P.copy_(state["projectors"][name])
-
-    def tensors(self) -> list[Tensor]:
-        return [*super().tensors(), self.alpha, *self.projectors.values()]
-
-    def _by_layer(self, patterns: Mapping[str, float], what: str) -> Tensor:
-        found = by_layer(patterns, self.layers, what)
+    def _per_layer(self, value: float | Mapping[str, float], option: str) -> Tensor:
+        found = by_layer(value if isinstance(value, Mapping) else {"*": value}, self.layers, option)
         for name in self.layers:
             if name not in found:
-                raise ValueError(f"No pattern of {what} matches layer {name!r}. Add one, or '*' for all the others.")
+                raise ValueError(f"No pattern of {option} matches layer {name!r}. Add one, or '*' for all the others.")
         return torch.tensor([found[name] for name in self.layers], dtype=torch.float64, device=self.device)

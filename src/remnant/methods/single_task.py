@@ -1,4 +1,4 @@
-"""A network of its own for every task (STL): nothing to forget, T times the parameters."""
+"""A network of its own for every task (STL): it forgets nothing, and needs T times the parameters."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .base import Method
 
 
 class SingleTask(Method):
-    """Every task starts from the same initial weights and keeps what it ends with."""
+    """Starts every task from the same initial weights and keeps the weights that it ends with."""
 
     name = "single-task"
-    logits_recordable = True
+    initial: dict[str, Tensor]
+    learnt: dict[str, dict[str, Tensor]]  # task → weights
 
-    def __init__(self, network: Network, *, lr: float) -> None:
-        super().__init__(network, lr=lr)
-        self.initial = _copy(network.state_dict())
-        self.learnt: dict[str, dict[str, Tensor]] = {}
+    def __init__(self, network: Network, **options: Any) -> None:
+        super().__init__(network, **options)
+        self.keep("initial", self._weights(), per_step=False, counted=False)
+        self.keep("learnt", {}, per_step=False)
 
     def start(self, task: int) -> None:
         super().start(task)
         self.network.load_state_dict(self.initial)
 
-    def remaining(self) -> dict[str, Tensor]:
-        return {}
-
     def finish(self, task: int, train: Split) -> None:
-        self.learnt[str(task)] = _copy(self.network.state_dict())
+        self.learnt[str(task)] = self._weights()
+
+    logits_recordable = True
 
     def logits(self, x: Tensor, task: int) -> Tensor:
         if str(task) not in self.learnt:
@@ -44,21 +44,5 @@ class SingleTask(Method):
     def capacity(self) -> float:
         return float(len(self.learnt))
 
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for state in self.learnt.values() for tensor in state.values())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "initial": self.initial, "learnt": self.learnt}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.initial = {name: tensor.to(self.device) for name, tensor in state["initial"].items()}
-        self.learnt = {
-            task: {name: tensor.to(self.device) for name, tensor in weights.items()}
-            for task, weights in state["learnt"].items()
-        }
-
-
-def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}

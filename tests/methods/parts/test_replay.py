@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.methods.parts.flat import flat, shaped
+from remnant.methods.parts.gradients import flat, shaped
 from remnant.methods.parts.mixed import NO_LABEL, MixedLoss
 from remnant.methods.parts.replay import Episodes, Reservoir
 from remnant.models import build

@@ -1,4 +1,4 @@
-"""The diagonal of the Fisher information: how much an answer depends on each weight."""
+"""The diagonal of the Fisher information: how much the network's answers depend on each weight."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from remnant.data import Split
 from remnant.models import Network
 
-from .layout import default_layout
+from .gradients import default_layout
 
-AT_ONCE = 2**26  # numbers in the gradients held at one time
-COMPANY = 64  # examples that lend a lone one their statistics, where a norm goes by the batch
+AT_ONCE = 2**26  # numbers in all gradients that are in memory at a time
+COMPANY = 64  # examples whose batch statistics a single example uses
 
 
-@torch.no_grad()  # of what is outside `grad`: parameters that are not asked for would keep every graph
+@torch.no_grad()  # outside of `grad`, the other parameters would record every graph
 def fisher_diagonal(
     network: Network, parameters: Mapping[str, Tensor], train: Split, task: int, *, batch: int = 1
 ) -> list[Tensor]:
-    """F = 1/|𝓑| · Σ_{B∈𝓑} (∇θ 1/|B| · Σ_{i∈B} log p(y_i|x_i, θ))², squared elementwise, y_i the labels; dropout is off.
+    """F = 1/|𝓑| · Σ_{B∈𝓑} (∇θ 1/|B| · Σ_{i∈B} log p(y_i|x_i, θ))², squared elementwise, with labels y_i and without dropout.
 
-    Batches of one give the diagonal of the (empirical) Fisher information. Larger ones average gradients before they
-    square them: about F/|B| where gradients cancel. They are drawn at random, and what does not fill one is left out.
+    Batches of one give the diagonal of the empirical Fisher information. Larger batches average gradients before squaring,
+    which gives about F/|B| where gradients cancel. Batches are random, and the last one is dropped if it is not full.
 
-    A norm that goes by the batch has no statistics of one example. Then those of 64 random examples are taken, held fixed
-    while each of the 64 is differentiated by itself. Larger batches have their own, differentiated with the rest.
+    Batch normalisation has no statistics for one example. It then uses those of 64 random examples as constants, while each
+    of the 64 is differentiated alone. Larger batches use their own statistics and differentiate them too.
     """
     network.eval()
     batch = min(batch, len(train))
     order = torch.randperm(len(train), device=train.y.device)
     batches = order[: len(order) - len(order) % batch].view(-1, batch)
     at_once = max(1, AT_ONCE // sum(p.numel() for p in parameters.values()))
-    lent = batch == 1 and bool(_by_batch(network))
+    borrowed = batch == 1 and bool(_by_batch(network))
     weights = {name: default_layout(parameter.detach()) for name, parameter in parameters.items()}
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -46,10 +46,10 @@ def fisher_diagonal(
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))
     total = [torch.zeros_like(weight) for weight in weights.values()]
     count = 0
-    for group in batches.split(COMPANY if lent else at_once):
-        if lent and len(group) == 1:
-            continue  # alone again: the last of the set, by chance
-        with _statistics_held(network, train.x[group.flatten()], task, lent):
+    for group in batches.split(COMPANY if borrowed else at_once):
+        if borrowed and len(group) == 1:
+            continue  # the last example of the set has nobody to borrow from
+        with _fixed_statistics(network, train.x[group.flatten()], task, borrowed):
             for part in group.split(at_once):
                 found = gradients(weights, default_layout(train.x[part]), train.y[part])
                 torch._foreach_add_(total, [g.square().sum(0) for g in found.values()])
@@ -59,15 +59,15 @@ def fisher_diagonal(
 
 
 @contextmanager
-def _statistics_held(network: Network, x: Tensor, task: int, held: bool) -> Iterator[None]:
-    """Within, norms that go by the batch use the statistics of `x` as constants."""
-    norms = _by_batch(network) if held else []
+def _fixed_statistics(network: Network, x: Tensor, task: int, fixed: bool) -> Iterator[None]:
+    """Inside, batch normalisation without running statistics uses those of `x` as constants."""
+    norms = _by_batch(network) if fixed else []
 
-    def hold(norm: _BatchNorm, inputs: tuple[Tensor]) -> None:
+    def fix(norm: _BatchNorm, inputs: tuple[Tensor]) -> None:
         axes = [axis for axis in range(inputs[0].ndim) if axis != 1]
         norm.running_var, norm.running_mean = torch.var_mean(inputs[0], axes, correction=0)
 
-    hooks = [norm.register_forward_pre_hook(hold) for norm in norms]
+    hooks = [norm.register_forward_pre_hook(fix) for norm in norms]
     try:
         if norms:
             network(x, task)

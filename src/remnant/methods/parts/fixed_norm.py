@@ -1,6 +1,8 @@
-"""Normalisation as the paper has it: "learned for the first task and shared with all the other tasks" (Sec. 6)."""
+"""Normalisation as in the paper: "learned for the first task and shared with all the other tasks" (Sec. 6)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import nn
 
@@ -11,10 +13,10 @@ from ..base import Method
 
 
 class FixedNorm(Method):
-    """For methods that protect weights and know nothing of norms: from the second task on these do not change."""
+    """Base of methods that protect weights but not norms: from the second task on, norms stay as they are."""
 
-    def __init__(self, network: Network, *, lr: float) -> None:
-        super().__init__(network, lr=lr)
+    def __init__(self, network: Network, **options: Any) -> None:
+        super().__init__(network, **options)
         self.norms = [module for module in network.modules() if is_norm(module)]
 
     def start(self, task: int) -> None:
@@ -31,3 +33,9 @@ class FixedNorm(Method):
     def parameters(self) -> list[nn.Parameter]:
         fixed = self.fixed
         return [p for p in super().parameters if p not in fixed]
+
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that all tasks move, by name: the body without its norms, and a head that all tasks use."""
+        own = [*self.norms, *(self.network.heads if self.network.multi_head else [])]
+        excluded = {p for module in own for p in module.parameters()}
+        return {n: p for n, p in self.network.named_parameters() if p not in excluded and p.requires_grad}

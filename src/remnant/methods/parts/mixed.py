@@ -1,4 +1,4 @@
-"""The loss of a batch in which tasks are mixed: each example through the head of its own task, in one pass."""
+"""The loss of a batch that mixes tasks: each example uses the head of its own task, in one pass."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from remnant.models import Network
 
-NO_LABEL = -1  # of a row that is there to keep the batch's shape and has no weight in its loss
+NO_LABEL = -1  # marks a row that only fills the batch and has no weight in the loss
 
 
 class MixedLoss(nn.Module):
     """Mean cross-entropy of examples of several tasks.
 
-    With a head per task, labels count over all heads side by side, and an example's scores by heads of other tasks are
-    masked. The heads are one matrix in the pass: as many kernels for twenty as for two.
+    With one head per task, labels are numbered through all heads, and an example's scores from other tasks' heads are masked.
+    All heads form one matrix, so twenty heads take as many kernels as two.
     """
 
     def __init__(self, network: Network) -> None:
@@ -29,17 +29,17 @@ class MixedLoss(nn.Module):
         self.others = self.task_of[:, None] != self.task_of[None, :]
 
     def labels(self, y: Tensor, task: int) -> Tensor:
-        """A task's own labels, counted over all heads."""
+        """Numbers a task's own labels through all heads."""
         return y + self.offsets[task] if self.network.multi_head else y
 
     def forward(self, x: Tensor, labels: Tensor, tasks: int) -> Tensor:
-        """The loss of examples of the first `tasks` tasks."""
+        """Returns the loss of examples of the first `tasks` tasks."""
         if not self.network.multi_head:
             return F.cross_entropy(self.network(x), labels, ignore_index=NO_LABEL)
         heads = [self.network.head_of(task) for task in range(tasks)]
         weight = torch.cat([head.weight for head in heads])
         bias = torch.cat([head.bias for head in heads]) if heads[0].bias is not None else None
         scores = F.linear(self.network.features(x), weight, bias)
-        # NO_LABEL, -1, finds the last row: no scores are all masked.
+        # NO_LABEL, -1, selects the last row, so that no example has all its scores masked.
         others = self.others[: len(weight), : len(weight)][labels]
         return F.cross_entropy(scores.masked_fill(others, -torch.inf), labels, ignore_index=NO_LABEL)

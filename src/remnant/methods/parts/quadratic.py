@@ -5,22 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-EVERY_SET = 10  # variables up to which all sets of positive ones are tried
-SETS, ROUNDS = 256, 12  # tried at once and one after the other where they are more
-RIDGE = 1e-12  # relative, far under what is asked of the answer: equal constraints then have one answer
+EVERY_SET = 10  # up to so many variables, all sets of positive variables are tried
+SETS, ROUNDS = 256, 12  # with more variables: sets tried at once, and how often each is improved
+RIDGE = 1e-12  # relative, far below the accuracy needed: equal constraints then have one solution
 
 
 class NonNegativeQuadratic:
-    """Solves many such problems of one size: P positive semi-definite and q in its range, both float64.
+    """Solves many such problems of one size, with P positive semi-definite and q in its range, both float64.
 
-    If it were known which variables are positive in the answer, the rest would be a linear system: P·v = −q on those. So
-    sets of variables are tried side by side, as one batch of systems; what comes out negative is cut to 0, which leaves
-    nothing but points with v ≥ 0, and the lowest of them is taken. Up to `EVERY_SET` variables every set is tried, and the
-    answer is exact. With more, each of `SETS` sets is bettered for `ROUNDS` rounds: a variable enters where the slope
-    Pv + q is negative and leaves where its value is (block principal pivoting), all of those at once in the first set, a
-    fixed random half in the others, which keeps them from going in circles together.
+    If the positive variables of the solution were known, the rest would be a linear system: P·v = −q on those. So many sets
+    of variables are tried as one batch of systems, negative results are cut to 0, and the lowest point wins. Up to
+    `EVERY_SET` variables all sets are tried, and the solution is exact. With more, each of `SETS` sets is improved `ROUNDS`
+    times by block principal pivoting: a variable enters where the slope Pv + q is negative and leaves where its value is. The
+    first set swaps all of those at once, the others a fixed random half, which keeps them from cycling together.
 
-    There is no branch on a number, and the elimination is written out: a library's solver would report to the host.
+    Nothing branches on a number, and the elimination is written out because a library's solver would report to the host.
     """
 
     def __init__(self, variables: int, device: torch.device) -> None:
@@ -29,7 +28,7 @@ class NonNegativeQuadratic:
             swaps = torch.zeros(0, dtype=torch.bool)
         else:
             sets = torch.zeros(SETS, variables, dtype=torch.bool)
-            own = torch.Generator().manual_seed(0)  # the same problem has the same answer
+            own = torch.Generator().manual_seed(0)  # the same problem has the same solution
             swaps = torch.rand(ROUNDS - 1, SETS, variables, generator=own) < 0.5
             swaps[:, 0] = True
         self.sets, self.swaps = sets.to(device), swaps.to(device)
@@ -48,12 +47,12 @@ class NonNegativeQuadratic:
             candidates.append(points)
         tried = torch.cat(candidates).clamp(min=0)
         heights = torch.linalg.vecdot(torch.addmm(q, tried, P, alpha=0.5), tried)
-        # A singular system may give no number.
+        # A singular system may give NaN.
         best = heights.nan_to_num(torch.inf, neginf=torch.inf).argmin(keepdim=True)
         return tried.index_select(0, best)[0]
 
     def _points(self, P: Tensor, q: Tensor, sets: Tensor) -> Tensor:
-        """For each set the v with P·v = −q on the set and 0 elsewhere: Gauss–Jordan; such a P needs no change of rows."""
+        """For each set, v with P·v = −q on the set and 0 elsewhere: Gauss–Jordan; such a P needs no row exchanges."""
         on = sets.to(P.dtype)
         both = on[:, :, None] * on[:, None, :]
         outside = self.identity * (1 - on)[:, :, None]
