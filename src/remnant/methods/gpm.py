@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from remnant.data import Split
 from remnant.memory import GPM, RANK_RULES, StepProjector, by_layer
 from remnant.models import Network
-from remnant.options import Kind, Positive, Refused, choice, number, per_layer, whole
+from remnant.options import Positive, choice, per_layer, threshold, whole
 
 from .base import Method
 
@@ -33,7 +33,7 @@ class GradientProjection(Method):
         self,
         network: Network,
         *,
-        threshold: Annotated[Any, THRESHOLD] = 0.97,
+        threshold: Annotated[Any, threshold()] = 0.97,
         samples: Positive = 300,
         layer_samples: Annotated[Mapping[str, int] | None, per_layer(whole(1))] = None,
         rank_rule: Annotated[str, choice(RANK_RULES)] = "paper",
@@ -82,33 +82,3 @@ class GradientProjection(Method):
 
     def ranks(self) -> dict[str, list[int]]:
         return {layer.name: list(layer.added) for layer in self.memory.report().layers}
-
-
-def _read_threshold(value: Any) -> dict[str, Any]:
-    """Gives each way to write ε its one form, on which the digests of stored results depend."""
-    energy, step = number(0, 1, above=True), number(0, 1, below=True)
-    match value if isinstance(value, dict) else {"value": value}:
-        case {"value": single, **others} if not others:
-            return {"value": _read_part("value", energy, single)}
-        case {"start": start, **others} if others.keys() <= {"step"}:
-            return {
-                "start": _read_part("start", energy, start),
-                "step": _read_part("step", step, others.get("step", 0.0)),
-            }
-        case {"layers": dict(layers), **others} if layers and not others:
-            return {"layers": {name: _read_part(f"layers.{name}", energy, layers[name]) for name in layers}}
-    raise Refused
-
-
-def _read_part(name: str, kind: Kind, value: Any) -> Any:
-    try:
-        return kind.read(value)
-    except Refused:
-        raise Refused(f".{name}", kind.words) from None
-
-
-THRESHOLD = Kind(
-    "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
-    'or {layers = {"hidden.0" = …, "*" = …}}',
-    _read_threshold,
-)
