@@ -8,7 +8,7 @@ from .er import ER
 from .ewc import EWC
 from .finetune import Finetune
 from .gem import GEM
-from .gpm import THRESHOLD, GradientProjection
+from .gpm import GradientProjection
 from .hat import HAT
 from .multitask import Multitask
 from .ogd import OGD
@@ -30,7 +30,6 @@ __all__ = [
     "OGD",
     "OPTIMIZERS",
     "OWM",
-    "THRESHOLD",
     "Finetune",
     "GradientProjection",
     "Method",
