@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import tomllib
-import types
 from pathlib import Path
 from typing import Any
 
@@ -13,61 +10,56 @@ import pytest
 import torch
 
 from remnant.evaluation import backward_transfer
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings import recipe, resolve
+from remnant.experiments import Plan, resolve, run
 from remnant.methods import METHODS, Method
+from remnant.models import build
 from remnant.options import OptionError
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
+HOOKS = {"start", "loss", "step", "finish", "logits", "on_epoch_start", "on_epoch_end", "refresh"}
 
 
-def block(language: str) -> str:
-    found = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(found) == 1
-    return str(found[0])
+def code() -> str:
+    (found,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return str(found)
 
 
 @pytest.fixture
-def l2(monkeypatch: pytest.MonkeyPatch) -> type[Method]:
-    """The page's class, in METHODS and in the recipe of the digits."""
-    module = types.ModuleType("remnant.methods.l2")
-    module.__package__ = "remnant.methods"
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(block("python"), str(PAGE), "exec"), module.__dict__)
-    method: type[Method] = module.__dict__["L2"]
-    monkeypatch.setitem(METHODS, method.name, method)
-    entry: dict[str, Any] = tomllib.loads(block("toml"))["methods"]
-    known = recipe("permuted-digits", "paper")
-    monkeypatch.setitem(known.methods, "l2", entry["l2"])
-    return method
+def name(tmp_path: Path) -> str:
+    """The page's file, as the command line names the class in it."""
+    file = tmp_path / "my_method.py"
+    file.write_text(code(), encoding="utf-8")
+    return f"{file}:MyMethod"
 
 
-def matrix(method: str, root: Path, *overrides: str, **how: Any) -> Any:
-    few = ("stream.tasks=2", "training.epochs=3", "training.batch=10")
-    asked = Plan(resolve("permuted-digits", method, (*few, *overrides)), (0,), root, "cpu", **how)
-    (folder,) = execute(asked, lambda progress: None)
+def matrix(method: str, root: Path, *overrides: str) -> Any:
+    few = ("stream.tasks=2", "training.epochs=3", "training.batch=10", "lr=0.05")
+    (folder,) = run(
+        Plan(resolve("permuted-digits", method, (*few, *overrides)), (0,), root, "cpu"), lambda progress: None
+    )
     return folder.matrix()
 
 
-def test_the_page_keeps_its_word() -> None:
-    assert len(block("python").strip().splitlines()) < 40
+def test_the_page_keeps_its_word(name: str) -> None:
+    assert len(code().strip().splitlines()) < 30
+    assert len(HOOKS & vars(METHODS[name]).keys()) <= 4
     assert "adding-a-method.md" in (PAGE.parents[1] / "mkdocs.yml").read_text()
+    for hook in HOOKS:
+        assert f"`{hook}(" in PAGE.read_text(encoding="utf-8") or f"{hook}()" in PAGE.read_text(encoding="utf-8")
 
 
-def test_its_method_runs_and_forgets_less(l2: type[Method], tmp_path: Path) -> None:
+def test_its_method_runs_and_forgets_less(name: str, tmp_path: Path) -> None:
     forgets = backward_transfer(matrix("finetune", tmp_path))
-    remembers = backward_transfer(matrix("l2", tmp_path))
-    stiff = backward_transfer(matrix("l2", tmp_path, "strength=1.5"))
+    remembers = backward_transfer(matrix(name, tmp_path))
+    stiff = backward_transfer(matrix(name, tmp_path, "strength=1.5"))
     assert forgets < remembers - 0.02
     assert remembers <= stiff + 0.02
-    assert matrix("l2", tmp_path / "0", "strength=0.0") == matrix("finetune", tmp_path)
+    assert matrix(name, tmp_path / "0", "strength=0.0") == matrix("finetune", tmp_path)
 
 
-def test_its_state_is_whole(l2: type[Method]) -> None:
-    from remnant.models import build
-
+def test_its_state_is_whole(name: str) -> None:
     def fresh() -> Method:
-        return l2(build("mlp", input_shape=(4,), classes=3, seed=1, hidden=(5,)), lr=0.1, strength=0.5)
+        return METHODS[name](build("mlp", input_shape=(4,), classes=3, seed=1, hidden=(5,)), lr=0.1, strength=0.5)
 
     x, y = torch.randn(20, 4), torch.randint(0, 3, (20,))
     one, other = fresh(), fresh()
@@ -82,7 +74,10 @@ def test_its_state_is_whole(l2: type[Method]) -> None:
         assert torch.equal(one.step(x, y), other.step(x, y))
 
 
-def test_the_settings_it_has_are_those_of_its_entry(l2: type[Method]) -> None:
-    assert resolve("permuted-digits", "l2", ["strength=2"]).options == {"lr": 0.05, "strength": 2.0}
+def test_its_settings_are_those_of_its_signature(name: str) -> None:
+    assert resolve("permuted-digits", name).options == {"lr": 0.01, "strength": 0.3}
+    assert resolve("permuted-digits", name, ["strength=2"]).options["strength"] == 2.0
     with pytest.raises(OptionError, match="Did you mean 'strength'"):
-        resolve("permuted-digits", "l2", ["strengt=2"])
+        resolve("permuted-digits", name, ["strengt=2"])
+    with pytest.raises(OptionError, match="strength takes a number from 0 to 100"):
+        resolve("permuted-digits", name, ["strength=1000"])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from remnant.data import Split
 from remnant.evaluation import backward_transfer
-from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.methods.ewc import EWC
 from remnant.methods.parts import fisher
@@ -232,7 +232,7 @@ def test_no_penalty_is_so_strong_that_weights_overshoot() -> None:
 
 
 def bwt(method: str, benchmark: str, root: Path, *overrides: str) -> float:
-    (folder,) = execute(Plan(resolve(benchmark, method, overrides), (0,), root, "cpu"), lambda progress: None)
+    (folder,) = run(Plan(resolve(benchmark, method, overrides), (0,), root, "cpu"), lambda progress: None)
     matrix = folder.matrix()
     assert matrix is not None
     return float(backward_transfer(matrix))

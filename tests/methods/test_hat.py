@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.runs.folder import RunError
+from remnant.experiments.execute import Plan, run
+from remnant.experiments.runs import RunError
 from remnant.experiments.settings import resolve
 from remnant.methods.hat import HAT, clipped
 from remnant.models import Network, build
@@ -390,7 +390,7 @@ def test_two_tasks_from_the_command(tmp_path: Path) -> None:
     benchmark = f"{tmp_path / 'own.py'}:stream"
     stopping = ["training.patience=2", "training.factor=2", "training.lr_min=0.01", "training.batch=10"]
     settings = resolve(benchmark, "hat", ["training.epochs=15", "network.hidden=[100, 100]", *stopping])
-    (folder,) = execute(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: None)
+    (folder,) = run(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: None)
     matrix, result = folder.matrix(), folder.result()
     assert matrix is not None
     assert result is not None
@@ -398,7 +398,7 @@ def test_two_tasks_from_the_command(tmp_path: Path) -> None:
     assert abs(result["bwt"]) < 0.05
     assert result["memory_bytes"] == 3 * 200 * 4
     with pytest.raises(RunError, match=r"hat on .*must be told the task at test time"):
-        execute(Plan(resolve(benchmark, "hat", ["stream.head=single"]), (0,), tmp_path, "cpu"), lambda progress: None)
+        run(Plan(resolve(benchmark, "hat", ["stream.head=single"]), (0,), tmp_path, "cpu"), lambda progress: None)
 
 
 def test_two_tasks_of_small_pictures_on_the_residual_network_of_five_datasets() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from remnant.data import Split
 from remnant.evaluation import backward_transfer
-from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.memory import views_of
 from remnant.methods.owm import OWM
@@ -281,7 +281,7 @@ def test_a_run_forgets_less_than_without_it(tmp_path: Path) -> None:
     few = ("stream.tasks=2", "training.epochs=3", "network.hidden=[40, 40]")
     transfer = {}
     for method in ("finetune", "owm"):
-        (folder,) = execute(Plan(resolve("permuted-digits", method, few), (0,), tmp_path, "cpu"), lambda progress: None)
+        (folder,) = run(Plan(resolve("permuted-digits", method, few), (0,), tmp_path, "cpu"), lambda progress: None)
         matrix = folder.matrix()
         assert matrix is not None
         transfer[method] = backward_transfer(matrix)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from remnant.experiments.execute.run import Progress
 
 from remnant.data import Split
 from remnant.evaluation import AccuracyMatrix, backward_transfer
-from remnant.experiments.execute.plan import Plan, execute
+from remnant.experiments.execute import Plan, Progress
+from remnant.experiments.execute import run as run_plan
 from remnant.experiments.settings import resolve
 from remnant.methods import METHODS
 from remnant.models import build
@@ -34,7 +34,7 @@ def run(
     method: str, root: Path, *overrides: str, benchmark: str = "permuted-digits"
 ) -> tuple[AccuracyMatrix, dict[str, Any]]:
     settings = resolve(benchmark, method, overrides)
-    (folder,) = execute(Plan(settings, (0,), root, "cpu"), lambda progress: None)
+    (folder,) = run_plan(Plan(settings, (0,), root, "cpu"), lambda progress: None)
     matrix, result = folder.matrix(), folder.result()
     assert matrix is not None
     assert result is not None
@@ -75,8 +75,8 @@ def test_killed_in_a_task_they_resume_to_the_same_matrix(method: str, tmp_path: 
         resolve(benchmark, method, few), (0,), tmp_path / "cut", "cpu", checkpoint_every=1, checkpoint_seconds=0.0
     )
     with pytest.raises(KilledError):
-        execute(plan, kill)
-    (folder,) = execute(plan, lambda progress: None)
+        run_plan(plan, kill)
+    (folder,) = run_plan(plan, lambda progress: None)
     resumed = folder.matrix()
     assert resumed is not None
     assert np.array_equal(resumed.values, whole.values, equal_nan=True)

@@ -1,0 +1,207 @@
+"""State is declared once: it is saved, restored and counted, and forgotten declarations are noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from remnant.data import Split
+from remnant.errors import UserError
+from remnant.methods import METHODS, Method
+from remnant.methods.state import Stateful
+from remnant.models import Network, build
+from small_options import OPTIONS
+
+SHAPE = (3, 19, 19)
+
+
+def network(norm: str = "batch") -> Network:
+    return build("alexnet", input_shape=SHAPE, classes=(3, 3), seed=1, width=2, norm=norm)
+
+
+def learner(method: str, norm: str = "batch", lr: float = 0.05) -> Method:
+    torch.manual_seed(0)
+    return METHODS[method](network(norm), lr=lr, **OPTIONS.get(method, {}))
+
+
+def data(count: int = 40, seed: int = 0) -> Split:
+    g = torch.Generator().manual_seed(seed)
+    return Split.of(torch.randn(count, *SHAPE, generator=g), torch.randint(0, 3, (count,), generator=g))
+
+
+def learn(method: Method, *, tasks: int = 2) -> None:
+    """Learns all tasks but the last one to its end."""
+    split = data()
+    for task in range(tasks):
+        method.start(task)
+        method.on_epoch_start(0, 2, 5)
+        for part in torch.arange(40).split(8):
+            method.step(split.x[part], split.y[part])
+        if task < tasks - 1:
+            method.finish(task, split)
+
+
+def found(thing: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that an object holds, however deep, with the way to it."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, Tensor):
+        yield path, thing
+    elif isinstance(thing, Mapping):
+        for number, (key, value) in enumerate(thing.items()):
+            yield from found(value, f"{path}[{key if isinstance(key, str) else number}]", seen)
+    elif isinstance(thing, list | tuple | set):
+        for number, value in enumerate(thing):
+            yield from found(value, f"{path}[{number}]", seen)
+    elif hasattr(thing, "__dict__") and not isinstance(thing, type):
+        yield from found(vars(thing), path, seen)
+
+
+@pytest.mark.parametrize("norm", ["batch", "running"])
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_all_that_a_step_changes_is_put_back_after_a_warm_up_and_saved(name: str, norm: str) -> None:
+    method, split = learner(name, norm), data()
+    learn(method, tasks=1 if name == "multitask" else 2)
+    tensors = dict(found(method, name, set()))
+    before = {path: tensor.detach().clone() for path, tensor in tensors.items()}
+    method.step(split.x[:8], split.y[:8])
+    changed = {path: tensor for path, tensor in tensors.items() if not torch.equal(tensor.detach(), before[path])}
+    assert len(changed) >= 6  # five layers and a head
+    put_back = {tensor.data_ptr() for tensor in method.step_tensors()}
+    kept = {tensor.data_ptr() for _, tensor in found(method.state_dict(), "", set())}
+    assert [path for path, tensor in changed.items() if tensor.data_ptr() not in put_back] == []
+    assert [path for path, tensor in changed.items() if tensor.data_ptr() not in kept] == []
+
+
+@pytest.mark.parametrize("norm", ["batch", "running"])
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_tensor_of_a_method_is_kept_or_follows_from_what_is(name: str, norm: str) -> None:
+    one, other = learner(name, norm), learner(name, norm)
+    tasks = 1 if name == "multitask" else 2
+    learn(one, tasks=tasks)
+    other.start(tasks - 1)
+    other.load_state_dict(one.state_dict())
+    for method in (one, other):  # a step fills the caches
+        torch.manual_seed(1)
+        method.step(data().x[:8], data().y[:8])
+    theirs = dict(found(other, name, set()))
+    for path, tensor in found(one, name, set()):
+        assert torch.equal(tensor.detach(), theirs[path].detach()), path
+
+
+class Plain(Method):
+    def __init__(self, network: Network, **options: Any) -> None:
+        super().__init__(network, **options)
+        self.last, self.mean, self.count, self.seen = torch.zeros(3), torch.zeros(3), 0, []
+        self.derived = torch.zeros(())
+        self.keep("total", torch.zeros(()))
+
+    def refresh(self) -> None:
+        self.derived = self.total + 1
+
+    def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
+        self.refresh()
+
+
+def reassign(method: Any) -> None:
+    method.last = torch.ones(3)
+
+
+def change_in_place(method: Any) -> None:
+    method.mean += 1
+
+
+def count(method: Any) -> None:
+    method.count += 1
+
+
+def append(method: Any) -> None:
+    method.seen.append(torch.ones(2))
+
+
+def add_attribute(method: Any) -> None:
+    method.new = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "name"),
+    [(reassign, "last"), (change_in_place, "mean"), (count, "count"), (append, "seen"), (add_attribute, "new")],
+)
+def test_a_forgotten_declaration_is_noticed_at_the_first_checkpoint(mistake: Any, name: str) -> None:
+    method = Plain(network())
+    method.start(0)
+    method.state_dict()
+    mistake(method)
+    with pytest.raises(UserError, match=rf"Plain\.{name} has changed.*self\.keep\('{name}', …\)"):
+        method.state_dict()
+
+
+def test_what_is_declared_or_recomputed_may_change() -> None:
+    method = Plain(network())
+    learn(method)
+    method.total += 1  # type: ignore[attr-defined]
+    method.on_epoch_start(1, 2, 5)
+    assert method.state_dict()["total"] == 1
+
+
+class Box(Stateful):
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.keep("same", torch.zeros(2))
+        self.keep("grown", torch.zeros(0, 2))
+        self.keep("nested", {"a": [torch.zeros(3)], "count": 1})
+        self.keep("big", torch.zeros(4), per_step=False)
+        self.keep("free", torch.zeros(5), counted=False)
+
+
+def test_loading_keeps_a_tensors_place_where_shapes_agree_and_copies_otherwise() -> None:
+    one, other = Box(), Box()
+    one.same += 1  # type: ignore[attr-defined]
+    one.grown, one.nested = torch.ones(3, 2), {"a": [torch.ones(3)], "count": 2, "b": torch.ones(1)}
+    same, inner = other.same, other.nested["a"][0]  # type: ignore[attr-defined]
+    other.load_state_dict(one.state_dict())
+    assert other.same is same
+    assert other.nested["a"][0] is inner
+    assert torch.equal(same, torch.ones(2))
+    assert torch.equal(inner, torch.ones(3))
+    assert other.nested["count"] == 2
+    one.grown.zero_()
+    assert torch.equal(other.grown, torch.ones(3, 2))
+
+
+def test_bytes_and_step_tensors_follow_from_the_declarations() -> None:
+    box = Box()
+    assert box.nbytes == 4 * (2 + 0 + 3 + 4)
+    assert [len(tensor) for tensor in box.step_tensors()] == [2, 0, 3, 5]
+    box.keep("inner", Box())
+    assert box.nbytes == 2 * 4 * 9
+    assert [len(tensor) for tensor in box.step_tensors()] == [2, 0, 3, 5] * 2
+
+
+def test_a_declaration_holds_for_the_code_it_was_made_for() -> None:
+    class Same(METHODS["gpm"]):  # type: ignore[misc]
+        pass
+
+    class Mixin:
+        def apply_gradients(self, gradients: Any) -> None: ...
+
+    class Clipped(Mixin, METHODS["gpm"]):  # type: ignore[misc]
+        pass
+
+    class Again(Clipped):
+        fast_form = "projected-sgd"
+
+    class Doubled(METHODS["hat"]):  # type: ignore[misc]
+        def logits(self, x: Tensor, task: int) -> Tensor:
+            return 2 * super().logits(x, task)  # type: ignore[no-any-return]
+
+    assert [kind.fast_form for kind in (Same, Clipped, Again)] == ["projected-sgd", None, "projected-sgd"]
+    assert METHODS["hat"].logits_recordable
+    assert not Doubled.logits_recordable
+    fast = {name for name in METHODS if METHODS[name].fast_form}
+    assert fast == {"gpm", "finetune", "multitask", "single-task"}
