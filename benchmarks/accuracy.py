@@ -27,9 +27,9 @@ import torch
 from setting import Setting, best_device, some
 from timing import machine, now
 
-from remnant.experiments.execute import run
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.resolve import Settings
+from remnant.experiments.execute import Plan, run
+from remnant.experiments.execute import one_run as one_run_module
+from remnant.experiments.settings import Settings
 
 WAYS = {"plain": ("eager", False), "ours": ("auto", False), "plain, nudged": ("eager", True)}
 
@@ -37,7 +37,7 @@ WAYS = {"plain": ("eager", False), "ours": ("auto", False), "plain, nudged": ("e
 @contextmanager
 def nudged() -> Iterator[None]:
     """Meanwhile every first weight of a run is off by one rounding, up or down."""
-    build = run.build_method
+    build = one_run_module.build_method
 
     def build_nudged(*at: Any) -> Any:
         stream, method = build(*at)
@@ -48,7 +48,7 @@ def nudged() -> Iterator[None]:
                 parameter.mul_(1 + torch.finfo(parameter.dtype).eps * signs.to(parameter))
         return stream, method
 
-    with patch.object(run, "build_method", build_nudged):
+    with patch.object(one_run_module, "build_method", build_nudged):
         yield
 
 
@@ -56,7 +56,7 @@ def one_run(settings: Settings, steps: str, nudge: bool, seed: int) -> tuple[flo
     """ACC in per cent, and seconds."""
     start = now()
     with tempfile.TemporaryDirectory() as runs, nudged() if nudge else nullcontext():
-        (folder,) = execute(Plan(settings, (seed,), Path(runs), tf32=False, steps=steps), lambda progress: None)
+        (folder,) = run(Plan(settings, (seed,), Path(runs), tf32=False, steps=steps), lambda progress: None)
         result = folder.result()
     assert result is not None
     return 100 * float(result["acc"]), now() - start

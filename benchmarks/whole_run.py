@@ -17,8 +17,8 @@ from pathlib import Path
 from setting import Setting, best_device, some
 from timing import machine, now
 
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import Plan, run
+from remnant.experiments.settings import resolve
 
 
 def ours(benchmark: str, seeds: int, overrides: tuple[str, ...], runs: Path | None) -> tuple[float, float]:
@@ -30,7 +30,7 @@ def ours(benchmark: str, seeds: int, overrides: tuple[str, ...], runs: Path | No
                 f"{runs} holds these runs already, and would time nothing: name another folder with --runs."
             )
         start = now()
-        folders = execute(plan, lambda progress: None)
+        folders = run(plan, lambda progress: None)
         seconds = now() - start
         results = [folder.result() for folder in folders]
         steps = statistics.mean(sum(line["steps"] for line in folder.metrics()) for folder in folders)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from remnant.evaluation import AccuracyMatrix
-from remnant.experiments.runs.folder import RunError, RunFolder
+from remnant.experiments.runs import RunError, RunFolder
 
 
 class Settings:
@@ -37,7 +37,7 @@ def left_behind(folder: Path) -> list[str]:
 # An order is "COMMAND FOLDER NUMBER"; children answer on the same pipe, and die by os._exit or by the test's SIGKILL.
 FORKS = """
 import os, signal, sys, torch
-from remnant.experiments.runs.folder import RunFolder
+from remnant.experiments.runs import RunFolder
 torch.set_num_threads(1)
 
 def say(*words):
@@ -322,7 +322,7 @@ FULL_DISK = """
 import sys
 from pathlib import Path
 import torch
-from remnant.experiments.runs.folder import RunError, RunFolder
+from remnant.experiments.runs import RunError, RunFolder
 
 class Settings:
     benchmark, method, digest = "pmnist", "gpm", "0123abcd"

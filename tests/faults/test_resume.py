@@ -22,8 +22,8 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from remnant.cli import app
-from remnant.experiments.runs.folder import RunFolder, find_runs
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.runs import RunFolder, find_runs
+from remnant.experiments.settings import resolve
 
 runner = CliRunner()
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -74,12 +74,12 @@ CASES = {
 FORKS = """
 import json, os, signal, sys, tempfile, torch
 from pathlib import Path
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import Plan, run as run_plan
+from remnant.experiments.settings import resolve
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as root:  # whatever is set up on first use
     few = resolve("permuted-digits", "gpm", ("stream.tasks=2", "training.epochs=1"))
-    execute(Plan(few, (0,), Path(root), "cpu", deterministic=True), lambda progress: None)
+    run_plan(Plan(few, (0,), Path(root), "cpu", deterministic=True), lambda progress: None)
 
 def watch(progress, until):
     if progress.note:
@@ -101,7 +101,7 @@ for line in iter(sys.stdin.readline, ""):
             plan = Plan(settings, (0,), Path(order["root"]), "cpu", deterministic=True, checkpoint_every=1,
                         checkpoint_seconds=0.0)
             say("ready", os.getpid())
-            execute(plan, lambda progress: watch(progress, order["until"]))
+            run_plan(plan, lambda progress: watch(progress, order["until"]))
             say("finished")
             if order["stay"]:  # so that its number is still its own when the kill comes
                 signal.pause()

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from remnant.experiments.execute import plan as executor
-from remnant.experiments.execute.plan import Plan, execute, prepare
-from remnant.experiments.execute.run import Run
-from remnant.experiments.runs.folder import RunError
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import Plan, RunInProgress, gpu_scheduler, launch, prepare_torch
+from remnant.experiments.execute import run as run_plan
+from remnant.experiments.runs import RunError
+from remnant.experiments.settings import resolve
 
 CPU = torch.device("cpu")
 
@@ -33,7 +32,7 @@ def _switches_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_tf32_is_on_unless_it_or_chance_is_switched_off(deterministic: bool, tf32: bool, short: bool) -> None:
     torch.backends.cudnn.benchmark = True
-    prepare(CPU, deterministic=deterministic, tf32=tf32)
+    prepare_torch(CPU, deterministic=deterministic, tf32=tf32)
     assert torch.get_float32_matmul_precision() == ("high" if short else "highest")
     assert torch.backends.cudnn.allow_tf32 is short
     assert not torch.backends.cudnn.benchmark  # which algorithm it chooses would be up to the moment
@@ -47,7 +46,7 @@ def test_products_are_not_split_unless_the_user_has_said_how_much_room_they_have
 ) -> None:
     if not before:
         monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    prepare(CPU, deterministic=False, tf32=True)
+    prepare_torch(CPU, deterministic=False, tf32=True)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == after
 
 
@@ -56,7 +55,7 @@ def test_out_of_memory_says_what_to_do_and_loses_no_finished_task(
 ) -> None:
     """Of two seeds side by side the first has learnt two of its three tasks when the GPU is full."""
 
-    def full(runs: Sequence[Run], device: torch.device) -> None:
+    def full(runs: Sequence[RunInProgress], device: torch.device) -> None:
         for run in runs[:1]:
             torch.manual_seed(run.seed)  # a CPU has one generator for both
             for start in run.work():
@@ -71,17 +70,15 @@ def test_out_of_memory_says_what_to_do_and_loses_no_finished_task(
         return Plan(resolve("permuted-digits", "gpm", few), (0, 1), root, "cpu", parallel=2, deterministic=True)
 
     asked = plan(tmp_path / "full")
-    monkeypatch.setattr(executor, "run_side_by_side", full)
-    monkeypatch.setattr(
-        executor, "_run_all", lambda plan, todo, device, watch: executor._side_by_side(plan, todo, device, watch)
-    )
+    monkeypatch.setattr(gpu_scheduler, "run_side_by_side", full)
+    monkeypatch.setattr(launch, "_run_seeds", gpu_scheduler.run_on_gpu)
     with pytest.raises(RunError, match=r"memory with 2 seed\(s\).*--parallel 1\. \(CUDA out of memory.*2\.00 GiB\.\)$"):
-        execute(asked, lambda progress: None)
+        run_plan(asked, lambda progress: None)
     monkeypatch.undo()
     kept = asked.folder(0)
     assert not kept.finished
     assert (state := kept.load_checkpoint()[0]) is not None
     assert state["task"] == 2
-    whole, expected = execute(asked, lambda progress: None), execute(plan(tmp_path / "whole"), lambda progress: None)
+    whole, expected = run_plan(asked, lambda progress: None), run_plan(plan(tmp_path / "whole"), lambda progress: None)
     for one, other in zip(whole, expected, strict=True):
         assert (one.path / "accuracy.csv").read_bytes() == (other.path / "accuracy.csv").read_bytes()

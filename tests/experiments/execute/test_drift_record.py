@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
+from remnant.experiments.execute import Plan, Progress, unfinished
 from remnant.experiments.execute import drift as recorded
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.execute.resume import unfinished
-from remnant.experiments.execute.run import Progress
-from remnant.experiments.runs.folder import RunFolder
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import run as run_plan
+from remnant.experiments.runs import RunFolder
+from remnant.experiments.settings import resolve
 
 FEW = ("stream.tasks=3", "training.epochs=2", "training.batch=20")
 PICTURES = """
@@ -50,7 +49,7 @@ def run(asked: Plan, until: Callable[[Progress], bool] = lambda _: False) -> tup
         if until(progress):
             raise Cut
 
-    (folder,) = execute(asked, watch)
+    (folder,) = run_plan(asked, watch)
     return folder, notes
 
 
@@ -114,6 +113,8 @@ def test_cut_off_anywhere_it_records_the_same(tmp_path: Path, own: bool) -> None
 def test_asked_for_too_late_it_says_so_and_the_run_goes_on(tmp_path: Path) -> None:
     cut(plan(tmp_path, drift=False), MOMENTS["in the second task"])
     folder, notes = run(plan(tmp_path))
-    assert "the drift is not recorded: the run was begun without it, and its first task's network is gone" in notes
+    assert (
+        "the drift is not recorded: the run began without recording it, and the first task's network is gone" in notes
+    )
     assert folder.finished
     assert folder.drift() is None

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from remnant.data.errors import DataError
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.execute.resume import unfinished
-from remnant.experiments.execute.run import Progress
-from remnant.experiments.execute.sweep import Sweep
-from remnant.experiments.runs.folder import RunError, find_runs
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import Plan, Progress, Sweep, unfinished
+from remnant.experiments.execute import run as run_plan
+from remnant.experiments.runs import RunError, find_runs
+from remnant.experiments.settings import resolve
 from remnant.methods.finetune import Finetune
 
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
@@ -27,21 +25,21 @@ def plan(root: Path, *overrides: str, benchmark: str = "permuted-digits", seeds:
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_a_network_that_does_not_fit_leaves_nothing(seeds: tuple[int, ...], tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot take images of 8×8"):
-        execute(plan(tmp_path, *TOO_LARGE, seeds=seeds), lambda progress: None)
+        run_plan(plan(tmp_path, *TOO_LARGE, seeds=seeds), lambda progress: None)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_data_that_is_not_there_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "store"))
     with pytest.raises(DataError):
-        execute(plan(tmp_path / "runs", benchmark="pmnist"), lambda progress: None)
+        run_plan(plan(tmp_path / "runs", benchmark="pmnist"), lambda progress: None)
     assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_runs_beside_it_stay(tmp_path: Path) -> None:
-    (finished,) = execute(plan(tmp_path, *FEW), lambda progress: None)
+    (finished,) = run_plan(plan(tmp_path, *FEW), lambda progress: None)
     with pytest.raises(RunError):
-        execute(plan(tmp_path, *TOO_LARGE), lambda progress: None)
+        run_plan(plan(tmp_path, *TOO_LARGE), lambda progress: None)
     assert [run.path for run in find_runs(tmp_path)] == [finished.path]
     assert list(finished.path.parents[1].iterdir()) == [finished.path.parent]
 
@@ -59,7 +57,7 @@ def test_what_was_run_stays_however_it_ends(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Finetune, "finish", fails)
     with pytest.raises(RunError, match="at the end"):
-        execute(plan(tmp_path, *FEW), lambda progress: None)
+        run_plan(plan(tmp_path, *FEW), lambda progress: None)
     (run,) = find_runs(tmp_path)
     assert run.metrics()
 
@@ -71,7 +69,7 @@ def test_an_interrupted_start_can_be_resumed(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(Finetune, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            execute(plan(tmp_path, *FEW, seeds=(3,)), lambda progress: None)
+            run_plan(plan(tmp_path, *FEW, seeds=(3,)), lambda progress: None)
     ((resumed,), _) = unfinished(tmp_path, "cpu", 1)
     assert resumed.seeds == (3,)
 
@@ -82,9 +80,9 @@ def test_a_folder_that_was_there_before_stays_and_is_named(tmp_path: Path) -> No
     old = asked.folder(0)
     heard: list[Progress] = []
     with pytest.raises(RunError, match="cannot take images"):
-        execute(asked, heard.append)
+        run_plan(asked, heard.append)
     assert [run.path for run in find_runs(tmp_path)] == [old.path]
-    assert [p.note for p in heard] == [f"nothing was ever run in {old.path}: if it is not wanted, remove it"]
+    assert [p.note for p in heard] == [f"no epoch was ever completed in {old.path}; remove it if you do not need it"]
     assert not old.begun
 
 
@@ -92,7 +90,7 @@ def test_of_a_folder_that_another_process_is_at_nothing_is_said(tmp_path: Path) 
     asked = plan(tmp_path, *FEW)
     heard: list[Progress] = []
     with asked.folder(0).lock(), pytest.raises(RunError, match="is being written"):
-        execute(asked, heard.append)
+        run_plan(asked, heard.append)
     assert heard == []
     assert len(find_runs(tmp_path)) == 1
 
@@ -111,6 +109,6 @@ def test_a_new_folder_that_another_process_takes_first_stays(tmp_path: Path, mon
     locks: list[Any] = []
     monkeypatch.setattr(Plan, "folder", folder)
     with pytest.raises(RunError, match="is being written"):
-        execute(asked, lambda progress: None)
+        run_plan(asked, lambda progress: None)
     assert len(find_runs(tmp_path)) == 1
     locks[0].__exit__(None, None, None)

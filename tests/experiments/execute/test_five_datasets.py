@@ -10,8 +10,8 @@ import pytest
 from remnant.data import five_datasets
 from remnant.data.sets.sources import SOURCES
 from remnant.data.sets.store import Arrays, Dataset
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import Plan, run
+from remnant.experiments.settings import resolve
 
 # The recipe's settings but for sizes, and a lower rate for more steps where masks have to harden.
 FEW = ("training.epochs=4", "training.batch=16", "network.width=3")
@@ -41,7 +41,7 @@ def small_set(name: str) -> Dataset:
 def test_it_learns_one_set_after_another(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(five_datasets, "load_dataset", small_set)
     settings = resolve("five-datasets", method, [*FEW, *SMALLER[method]])
-    (folder,) = execute(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: None)
+    (folder,) = run(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: None)
     matrix, result = folder.matrix(), folder.result()
     assert matrix is not None
     assert result is not None

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from remnant.accelerated.cuda_program import KernelError
+from remnant.experiments.execute import Plan, RunInProgress
+from remnant.experiments.execute import run as run_plan
 from remnant.experiments.execute.gpu_scheduler import run_side_by_side
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.runs.files import RunError
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.runs import RunError
+from remnant.experiments.settings import resolve
 from remnant.training import Blocking, Work
 
 CPU = torch.device("cpu")
@@ -43,7 +44,7 @@ class Scripted:
         self.turns, self.starts, self.random = turns, starts or {}, Random()
         self.taken: list[int] = []
 
-    def work(self) -> Work:
+    def work(self) -> Work[None]:
         for turn in range(self.turns):
             self.taken.append(turn)
             yield self.starts.get(turn)
@@ -108,7 +109,7 @@ def test_a_run_writes_its_checkpoints_in_what_it_yields_and_nowhere_else(tmp_pat
         return max((path.name for path in folder.path.glob("checkpoint-*")), default="")
 
     last, written = newest(), 0
-    for start in asked.run(0, folder, lambda progress: None).work():
+    for start in RunInProgress(asked, 0, folder, lambda progress: None).work():
         assert newest() == last
         if start is not None:
             start()
@@ -126,7 +127,7 @@ def test_a_run_says_once_why_it_is_slower_than_it_could_be(tmp_path: Path, monke
     monkeypatch.setattr("remnant.accelerated.fused_mlp.MlpKernel", missing)
     settings = resolve("permuted-digits", "finetune", ("stream.tasks=3", "training.epochs=1", "training.batch=50"))
     notes: list[str] = []
-    execute(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: notes.append(progress.note))
+    run_plan(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: notes.append(progress.note))
     assert [note for note in notes if note] == ["an epoch is not one kernel: there is no such kernel."]
 
 
@@ -140,7 +141,7 @@ def test_three_seeds_side_by_side_are_the_three_alone(norm: str, tmp_path: Path)
 
     def losses(root: str, seeds: tuple[int, ...], **how: Any) -> list[list[float]]:
         asked = Plan(settings, seeds, tmp_path / root, "cuda", deterministic=True, checkpoint_seconds=0.0, **how)
-        folders = execute(asked, lambda progress: None)
+        folders = run_plan(asked, lambda progress: None)
         return [[line["loss"] for line in folder.metrics()] for folder in folders]
 
     together = losses("together", (0, 1, 2), checkpoint_every=1)

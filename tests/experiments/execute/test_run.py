@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from remnant.evaluation import average_accuracy, backward_transfer, learning_accuracy
-from remnant.experiments.execute.plan import Plan, execute, parse_seeds, pick_device
-from remnant.experiments.execute.resume import unfinished
-from remnant.experiments.execute.run import Progress
-from remnant.experiments.runs.folder import RunError, RunFolder
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import Plan, Progress, parse_seeds, pick_device, unfinished
+from remnant.experiments.execute import run as run_plan
+from remnant.experiments.runs import RunError, RunFolder
+from remnant.experiments.settings import resolve
 
 FEW = ("stream.tasks=3", "training.epochs=2", "training.batch=20")
 OWN = """
@@ -50,7 +49,7 @@ def plan(
 
 def run(asked: Plan) -> tuple[RunFolder, list[Progress]]:
     heard: list[Progress] = []
-    folders = execute(asked, heard.append)
+    folders = run_plan(asked, heard.append)
     return folders[0], heard
 
 
@@ -138,12 +137,12 @@ def test_running_again_does_nothing(tmp_path: Path) -> None:
     again, heard = run(plan("finetune", tmp_path))
     assert again.path == folder.path
     assert contents(again) == before
-    assert [p.note.partition(" (")[0] for p in heard] == ["finished before"]
+    assert [p.note.partition(" (")[0] for p in heard] == ["already finished"]
 
 
 def test_two_seeds_over_processes_are_the_two_seeds_alone(tmp_path: Path) -> None:
     heard: list[Progress] = []
-    together = execute(plan("gpm", tmp_path / "together", seeds=(0, 3)), heard.append)
+    together = run_plan(plan("gpm", tmp_path / "together", seeds=(0, 3)), heard.append)
     assert [folder.seed for folder in together] == [0, 3]
     assert {p.seed for p in heard if p.finished} == {0, 3}
     for folder in together:
@@ -157,7 +156,7 @@ def test_two_seeds_over_processes_are_the_two_seeds_alone(tmp_path: Path) -> Non
 def test_what_goes_wrong_in_a_process_of_its_own_is_told(tmp_path: Path) -> None:
     asked = plan("gpm", tmp_path, *FEW, "lr=10", seeds=(0, 1))
     with pytest.raises(RunError, match=r"^Seed 0, task 1 of 3: .*diverge.* Seed 1, .* Finished tasks are kept"):
-        execute(asked, lambda progress: None)
+        run_plan(asked, lambda progress: None)
 
 
 @pytest.mark.parametrize("benchmark", ["permuted-digits", "own"])

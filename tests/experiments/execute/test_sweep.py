@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from remnant.experiments.execute.plan import Plan
-from remnant.experiments.execute.sweep import Sweep, without_drift
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.experiments.execute import Plan, Sweep, without_drift
+from remnant.experiments.settings import resolve
+from remnant.options import OptionError
 
 
 def sweep(over: str, *overrides: str) -> Sweep:
@@ -53,8 +53,8 @@ def test_commas_inside_a_value_are_its_own() -> None:
         (["thresold.start=0.9"], r"--over thresold.start=0.9: no such setting of gpm. Did you mean 'threshold"),
         (["threshold.start=0.9,2"], r"--over threshold.start=2: threshold.start takes a number above 0 and up to 1"),
         (["threshold.start=0.9,high"], r"--over threshold.start=high: threshold.start takes a number"),
-        (["threshold.start"], "expected a key and its values. Write key=value,value"),
-        (["=0.9"], "expected a key and its values"),
+        (["threshold.start"], "a key and its values are expected. Write key=value,value"),
+        (["=0.9"], "a key and its values are expected"),
         (["threshold.start="], "a value is missing"),
         (["threshold.start=0.9,,0.95"], "a value is missing"),
         (["threshold.start=0.9,0.95,"], "a value is missing"),
@@ -65,12 +65,12 @@ def test_commas_inside_a_value_are_its_own() -> None:
             ["layer_samples={conv1=5}"],
             "--set layer_samples.conv2=7 --over layer_samples={conv1=5}: the second says all of",
         ),
-        (["lr=0.1", "threshold.start=0.9"], "one setting at a time"),
+        (["lr=0.1", "threshold.start=0.9"], "only one setting at a time"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_is_wrong_is_told_before_anything_runs(over: list[str], says: str) -> None:
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(OptionError, match=says):
         Sweep.of("split-cifar100", "gpm", over, ["samples=50", "layer_samples.conv2=7"])
 
 
@@ -116,4 +116,4 @@ def test_a_run_from_before_that_has_no_record_is_named(tmp_path: Path) -> None:
     for folder in (old, new):
         folder.save_result({"acc": 0.5, "bwt": 0.0})
     (sentence,) = without_drift(made)
-    assert sentence.startswith(f"{old.path} was run before, without a record of its drift")
+    assert sentence.startswith(f"{old.path} was run before, without recording its drift")

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from remnant.experiments.execute.plan import Plan
-from remnant.experiments.execute.resume import unfinished
-from remnant.experiments.runs.folder import RunFolder, find_runs
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import Plan, unfinished
+from remnant.experiments.runs import RunFolder, find_runs
+from remnant.experiments.settings import resolve
 
 
 @pytest.fixture

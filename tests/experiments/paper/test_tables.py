@@ -1,12 +1,24 @@
 """Ours beside the paper's: the right rows, the right arithmetic, and nothing that was not run shown as a number."""
 
 from math import nan
+from pathlib import Path
 
 import pytest
 
-from remnant.experiments.paper import tables
-from remnant.experiments.paper.tables import Result, Row
-from remnant.experiments.settings.resolve import SettingsError
+from remnant.evaluation import AccuracyMatrix
+from remnant.experiments import resolve
+from remnant.experiments.paper import (
+    Reproduction,
+    Row,
+    comparison_rows,
+    finished_results,
+    load_table,
+    select_tables,
+    table_names,
+)
+from remnant.experiments.paper.tables import SCALE
+from remnant.experiments.runs import RunFolder, RunResult
+from remnant.options import OptionError
 
 # Typed from the appendix's table, column "1 Epoch": acc, acc_sd, bwt, bwt_sd.
 ONE_EPOCH = {
@@ -22,19 +34,19 @@ ONE_EPOCH = {
 
 
 def row(table: str, method: str, variant: str = "") -> Row:
-    return next(r for r in tables.load(table).rows if (r.method, r.variant) == (method, variant))
+    return next(r for r in load_table(table).rows if (r.method, r.variant) == (method, variant))
 
 
-def line(table: str, method: str, results: list[Result], variant: str = "") -> dict[str, str]:
-    lines = tables.render(tables.load(table), {row(table, method, variant).key: results})
+def line(table: str, method: str, results: dict[int, RunResult], variant: str = "") -> dict[str, str]:
+    lines = comparison_rows(load_table(table), {row(table, method, variant).key: results})
     return next(found for found in lines if (found["method"], found["variant"]) == (method, variant))
 
 
-@pytest.mark.parametrize("name", tables.names())
+@pytest.mark.parametrize("name", table_names())
 def test_every_row_can_be_run_or_has_the_paper_s_number(name: str) -> None:
-    table = tables.load(name)
+    table = load_table(name)
     assert table.to_run()
-    assert set(table.columns) <= set(tables.FIGURES)
+    assert set(table.columns) <= SCALE.keys()
     for each in table.rows:
         assert each.runnable or each.paper.acc is not None
     keys = [each.key for each in table.to_run()]
@@ -42,7 +54,7 @@ def test_every_row_can_be_run_or_has_the_paper_s_number(name: str) -> None:
 
 
 def test_the_issue_s_runs_are_in_the_tables() -> None:
-    runs = {name: [(r.benchmark, r.method) for r in tables.load(name).to_run()] for name in tables.names()}
+    runs = {name: [(r.benchmark, r.method) for r in load_table(name).to_run()] for name in table_names()}
     with_heads = ("ewc", "hat", "agem", "er", "gpm", "multitask")
     everyone = [("pmnist", method) for method in ONE_EPOCH]
     assert (
@@ -75,7 +87,7 @@ def test_the_issue_s_runs_are_in_the_tables() -> None:
 
 
 def test_single_epoch_numbers() -> None:
-    rows = tables.load("single-epoch").rows
+    rows = load_table("single-epoch").rows
     assert {r.method: (r.paper.acc, r.paper.acc_sd, r.paper.bwt, r.paper.bwt_sd) for r in rows} == ONE_EPOCH
     assert row("single-epoch", "gpm", "1 epoch").settings.training["epochs"] == 1
 
@@ -88,14 +100,20 @@ def test_five_orders_lie_together_and_two_layouts_apart() -> None:
 
 
 def test_two_fourth_sets_lie_apart() -> None:
-    published, described = (r for r in tables.load("table1b").to_run(["gpm"]) if r.benchmark == "five-datasets")
+    published, described = (
+        r for r in load_table("table1b").to_run() if r.method == "gpm" and r.benchmark == "five-datasets"
+    )
     assert published.settings.stream["fourth"] == "as-published"
     assert published.key != described.key
     assert (published.paper.acc, described.paper.acc) == (91.22, None)
 
 
 def test_mean_sd_and_difference() -> None:
-    found = line("table1a", "gpm", [Result(0, 0.93, -0.03, 10.0), Result(1, 0.95, -0.05, 20.0)])
+    found = line(
+        "table1a",
+        "gpm",
+        {0: RunResult(0.93, -0.03, seconds={"train": 10.0}), 1: RunResult(0.95, -0.05, seconds={"train": 20.0})},
+    )
     assert found["seeds"] == "2"
     assert found["acc"] == "94.00 ± 1.41"  # of a sample: √2 points
     assert (found["acc (paper)"], found["acc (difference)"]) == ("93.91 ± 0.16", "+0.09")
@@ -106,50 +124,78 @@ def test_mean_sd_and_difference() -> None:
 
 
 def test_one_seed_has_no_sd() -> None:
-    assert line("table1a", "gpm", [Result(3, 0.9391, -0.0001)])["acc"] == "93.91"
+    assert line("table1a", "gpm", {3: RunResult(0.9391, -0.0001)})["acc"] == "93.91"
 
 
 def test_no_negative_zero() -> None:
-    found = line("table1a", "gpm", [Result(3, 0.939099, -0.0001)])
+    found = line("table1a", "gpm", {3: RunResult(0.939099, -0.0001)})
     assert (found["acc (difference)"], found["bwt"]) == ("+0.00", "0.000")
 
 
 def test_what_was_not_run_is_never_a_number() -> None:
-    for name in tables.names():
-        for found in tables.render(tables.load(name), {}):
+    for name in table_names():
+        for found in comparison_rows(load_table(name), {}):
             assert found["seeds"] == "0"
-            for column in tables.load(name).columns:
+            for column in load_table(name).columns:
                 assert found[column] == "not run"
                 assert found.get(f"{column} (difference)", "–") == "–"
 
 
 def test_results_of_other_settings_are_not_taken() -> None:
-    table = tables.load("table1a")
+    table = load_table("table1a")
     single = row("single-epoch", "gpm", "1 epoch").key
-    assert all(found["seeds"] == "0" for found in tables.render(table, {single: [Result(0, 0.9)]}))
+    assert all(found["seeds"] == "0" for found in comparison_rows(table, {single: {0: RunResult(0.9)}}))
 
 
 @pytest.mark.parametrize("undefined", [nan, None])
 def test_undefined_figures_stay_out(undefined: float | None) -> None:
-    found = line("table1a", "multitask", [Result(0, 0.967, undefined), Result(1, 0.967, undefined)])
+    found = line("table1a", "multitask", {0: RunResult(0.967, undefined), 1: RunResult(0.967, undefined)})
     assert (found["acc"], found["bwt"], found["bwt (difference)"]) == ("96.70 ± 0.00", "–", "–")
     # A mean over fewer runs than the row counts would mislead.
-    assert line("table1a", "gpm", [Result(0, 0.9, -0.1), Result(1, 0.9, undefined)])["bwt"] == "–"
+    assert line("table1a", "gpm", {0: RunResult(0.9, -0.1), 1: RunResult(0.9, undefined)})["bwt"] == "–"
 
 
-def test_a_seed_run_twice_counts_once() -> None:
-    found = line("table1a", "gpm", [Result(0, 0.93), Result(0, 0.93), Result(1, 0.95)])
+def saved(root: Path, seed: int, acc: float) -> RunFolder:
+    run = RunFolder.create(root, resolve("pmnist", "gpm"), seed)
+    run.save_matrix(AccuracyMatrix(1, [[acc]]))
+    run.save_result({"acc": acc, "bwt": None, "seconds": {"train": 1.0}})
+    return run
+
+
+def test_a_seed_in_two_folders_counts_once(tmp_path: Path) -> None:
+    kept, runs = tmp_path / "results", tmp_path / "runs"
+    for root, seed, acc in ((kept, 0, 0.93), (runs, 0, 0.5), (runs, 1, 0.95)):
+        saved(root, seed, acc)
+    (table,) = select_tables("table1a", ["gpm"])
+    (found,) = Reproduction(table, runs, kept).rows()
     assert (found["seeds"], found["acc"]) == ("2", "94.00 ± 1.41")
 
 
+def test_the_missing_seeds_are_planned_and_a_contradictory_result_is_named(tmp_path: Path) -> None:
+    saved(tmp_path, 0, 0.9)
+    saved(tmp_path, 2, 0.9).save_result({"acc": 0.8, "seconds": {}})
+    (table,) = select_tables("table1a", ["gpm"])
+    plans, (problem,) = Reproduction(table, tmp_path, tmp_path / "none").missing((0, 1, 2), "cpu")
+    assert [plan.seeds for plan in plans] == [(1, 2)]  # type: ignore[union-attr]
+    assert "result.json says ACC 0.8000, but accuracy.csv gives 0.9000" in problem
+    assert [seeds.keys() for seeds in finished_results([tmp_path])[0].values()] == [{0}]
+
+
 def test_capacity_in_per_cent() -> None:
-    found = line("table3", "single-task", [Result(0, 0.61, capacity=20.0)], "as published")
+    found = line("table3", "single-task", {0: RunResult(0.61, capacity=20.0)}, "as published")
     assert (found["capacity"], found["capacity (paper)"], found["capacity (difference)"]) == ("2000", "2000", "+0")
 
 
 def test_unknown_names_are_met_with_the_nearest() -> None:
-    with pytest.raises(SettingsError, match=r"No table called 'table1'. Did you mean 'table1"):
-        tables.load("table1")
-    with pytest.raises(SettingsError, match=r"table1a runs no method 'gpn'. Did you mean 'gpm'\?"):
-        tables.load("table1a").to_run(["gpn"])
-    assert [r.method for r in tables.load("table1b").to_run(["gpm"])] == ["gpm"] * 4
+    with pytest.raises(OptionError, match=r"No table called 'table1'. Did you mean 'table1"):
+        load_table("table1")
+    with pytest.raises(OptionError, match=r"table1a has no method 'gpn'. Did you mean 'gpm'\?"):
+        select_tables("table1a", ["gpn"])
+    with pytest.raises(OptionError, match=r"all has no benchmark 'pmnst'. Did you mean 'pmnist'\?"):
+        select_tables("all", [], ["pmnst"])
+
+
+def test_all_stands_for_every_table_and_rows_are_chosen_by_name() -> None:
+    assert [table.name for table in select_tables("all")] == table_names()
+    assert [table.name for table in select_tables("all", ["hat"])] == ["table1b", "table2"]
+    assert [row.method for row in select_tables("table1b", ["gpm"])[0].to_run()] == ["gpm"] * 4

@@ -14,11 +14,9 @@ from typer.testing import CliRunner
 from remnant.cli import app
 from remnant.data import Task
 from remnant.data.errors import DataError
-from remnant.experiments.paper import times, timing
-from remnant.experiments.paper.tables import Row, load
-from remnant.experiments.paper.times import Timing
-from remnant.experiments.runs.files import RunError
-from remnant.experiments.settings.resolve import Settings, resolve
+from remnant.experiments.paper import Row, Timing, load_table, load_timings, save_timings, timing
+from remnant.experiments.runs import RunError
+from remnant.experiments.settings import Settings, resolve
 from remnant.methods import Method
 from remnant.training import Trainer
 from remnant.training.steps import EagerSteps
@@ -53,7 +51,7 @@ def test_of_a_long_epoch_a_part_is_timed_and_counted_for_all_of_it(monkeypatch: 
     monkeypatch.setattr(timing, "_seconds", seconds)
     settings = resolve("permuted-digits", "finetune", ["stream.tasks=1", *FEW[1:]])
     (whole,) = timing.measure(settings, torch.device("cpu")).epochs
-    monkeypatch.setattr(timing, "MOST", 7)
+    monkeypatch.setattr(timing, "MOST_STEPS", 7)
     steps = 0
     (part,) = timing.measure(settings, torch.device("cpu")).epochs
     assert steps == 14  # to set libraries up, and timed
@@ -72,11 +70,11 @@ def test_a_method_that_is_slower_than_it_could_be_is_left_out_and_named(
         return EagerSteps(method, task.train, self.schedule.batch)
 
     monkeypatch.setattr(Trainer, "steps_of", steps_of)
-    paper = load("table2").rows[0].paper
+    paper = load_table("table2").rows[0].paper
     rows = [Row("permuted-digits", method, ("stream.tasks=1", "training.epochs=1"), paper) for method in ("er", "ewc")]
     with pytest.raises(RunError, match="er on permuted-digits is not timed: steps are not captured: no room"):
-        timing.measure_all(rows, "cpu", tmp_path, lambda line: None)
-    assert set(times.load([tmp_path], "permuted-digits")[0]) == {"gpm", "ewc"}
+        timing.time_methods(rows, "cpu", tmp_path, lambda line: None)
+    assert set(load_timings([tmp_path], "permuted-digits")[0]) == {"gpm", "ewc"}
 
 
 def test_a_single_task_is_timed_once() -> None:
@@ -99,12 +97,12 @@ def timed(root: Path, **epochs: float) -> None:
         name: {"digest": resolve("pmnist", name).digest, "epochs": [seconds] * 3, "finish": 0.5}
         for name, seconds in epochs.items()
     }
-    times.save(root, "pmnist", {"environment": {"device": "a device"}, "methods": methods})
+    save_timings(root, "pmnist", {"environment": {"device": "a device"}, "methods": methods})
 
 
 def cells(root: Path) -> dict[str, dict[str, str]]:
-    rows = [row for row in load("table2").rows if row.benchmark == "pmnist"]
-    return {line["method"]: line for line in times.rows_of(rows, [root])}
+    rows = [row for row in load_table("table2").rows if row.benchmark == "pmnist"]
+    return {line["method"]: line for line in timing.timing_rows(rows, [root])}
 
 
 def test_the_table_says_how_many_times_gpms(tmp_path: Path) -> None:
@@ -123,14 +121,14 @@ def test_the_table_says_how_many_times_gpms(tmp_path: Path) -> None:
 def test_times_of_other_settings_do_not_count(tmp_path: Path) -> None:
     other = {"digest": "00000000", "epochs": [1.0], "finish": 0.0}
     gpm = {**other, "digest": resolve("pmnist", "gpm").digest}
-    times.save(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": {"gpm": gpm, "er": other}})
+    save_timings(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": {"gpm": gpm, "er": other}})
     assert cells(tmp_path)["er"]["s an epoch"] == "not run"
 
 
 def test_nothing_is_relative_to_gpm_with_other_settings(tmp_path: Path) -> None:
     er = {"digest": resolve("pmnist", "er").digest, "epochs": [1.0], "finish": 0.0}
     gpm = {**er, "digest": "00000000"}
-    times.save(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": {"gpm": gpm, "er": er}})
+    save_timings(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": {"gpm": gpm, "er": er}})
     assert cells(tmp_path)["er"]["s an epoch"] == "1"
     assert cells(tmp_path)["er"]["relative to gpm"] == "–"
 
@@ -158,9 +156,11 @@ def test_a_benchmark_that_cannot_be_timed_leaves_the_others_and_the_table(
 
 def test_what_was_timed_before_a_method_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "measure", partial(no_data, "pmnist ewc", []))
-    rows = [row for row in load("table2").rows if row.benchmark == "pmnist" and row.method in ("er", "ewc", "gpm")]
+    rows = [
+        row for row in load_table("table2").rows if row.benchmark == "pmnist" and row.method in ("er", "ewc", "gpm")
+    ]
     with pytest.raises(DataError):
-        timing.measure_all(rows, "cpu", tmp_path, lambda line: None)
+        timing.time_methods(rows, "cpu", tmp_path, lambda line: None)
     assert cells(tmp_path)["er"]["relative to gpm"] == "1.00"
     assert cells(tmp_path)["ewc"]["s an epoch"] == "not run"
 
@@ -172,7 +172,7 @@ def test_a_device_that_is_not_there_is_refused_once(tmp_path: Path) -> None:
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
-    times.save(tmp_path, "pmnist", {"methods": {"gpm": {"digest": 1}}})
+    save_timings(tmp_path, "pmnist", {"methods": {"gpm": {"digest": 1}}})
     with pytest.raises(RunError, match=r"pmnist\.json is damaged"):
         cells(tmp_path)
 

@@ -186,7 +186,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(damage: Da
     assert state["n"] == 1
     assert sentence is not None
     assert "checkpoint-000002.safetensors is damaged" in sentence
-    assert "the one before, checkpoint-000001" in sentence
+    assert "the previous one, checkpoint-000001" in sentence
 
     checkpoints.save({"n": 3})  # the damaged one does not count as one of two
     assert [path.name[11:17] for path in checkpoints.numbered().values()] == ["000003", "000001"]
@@ -211,7 +211,7 @@ def test_with_no_whole_checkpoint_left_it_says_so(tmp_path: Path) -> None:
     state, sentence = checkpoints.load()
     assert state is None
     assert sentence is not None
-    assert "starts anew" in sentence
+    assert "starts again" in sentence
 
 
 def test_no_changed_bit_goes_unnoticed(tmp_path: Path) -> None:

@@ -15,10 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remnant.evaluation import AccuracyMatrix
-from remnant.experiments.runs import environment as environment_module
-from remnant.experiments.runs.environment import environment
-from remnant.experiments.runs.folder import RunError, RunFolder, find_runs, keep_results
-from remnant.experiments.runs.paths import folder_name, place
+from remnant.experiments.runs import (
+    RunError,
+    RunFolder,
+    environment,
+    find_runs,
+    folder_name,
+    keep_results,
+    run_path,
+)
+from remnant.experiments.runs.environment import _source
 
 
 @dataclass
@@ -89,7 +95,7 @@ def test_a_benchmark_of_ones_own_tells_its_end_and_not_its_path() -> None:
     names = [folder_name(name) for name in ("/home/ada/x/own.py:stream", "own.py:stream", "../own.py:stream")]
     assert len(set(names)) == 3
     assert all(re.fullmatch(r"own\.py-stream-[0-9a-f]{8}", name) for name in names)
-    assert place("a/b.py:c", "gpm", "d", 1).parts[1:] == ("gpm", "d", "seed1")
+    assert run_path("a/b.py:c", "gpm", "d", 1).parts[1:] == ("gpm", "d", "seed1")
 
 
 def test_opening_what_is_no_run_says_so(run: RunFolder, tmp_path: Path) -> None:
@@ -99,7 +105,7 @@ def test_opening_what_is_no_run_says_so(run: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"further down, such as .*seed3"):
         RunFolder.open(tmp_path / "runs")
     (run.path / "settings.json").write_text('{"lr": 1}')
-    with pytest.raises(RunError, match="lacks benchmark, digest, method, seed, settings"):
+    with pytest.raises(RunError, match="benchmark, digest, method, seed, settings missing"):
         RunFolder.open(run.path)
     (run.path / "settings.json").write_text('{"lr": ')
     with pytest.raises(RunError, match=r"settings\.json is damaged"):
@@ -264,8 +270,8 @@ def test_the_environment_names_versions_and_device_and_no_path(run: RunFolder) -
 
 def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    environment_module._source.cache_clear()
+    _source.cache_clear()
     try:
         assert environment("cpu")["commit"] is None
     finally:
-        environment_module._source.cache_clear()
+        _source.cache_clear()

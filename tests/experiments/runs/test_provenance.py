@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.execute.resume import unfinished
-from remnant.experiments.execute.run import Progress
-from remnant.experiments.runs.folder import RunError, RunFolder
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.execute import Plan, Progress, run, unfinished
+from remnant.experiments.runs import RunError, RunFolder
+from remnant.experiments.settings import resolve
 
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
 OWN = """
@@ -39,7 +37,7 @@ def plan_of(own: Path, *seeds: int) -> Plan:
 
 def said_of(plan: Plan) -> tuple[list[RunFolder], list[str]]:
     heard: list[Progress] = []
-    folders = execute(plan, heard.append)
+    folders = run(plan, heard.append)
     return folders, [f"{p.seed}: {p.note}" for p in heard if p.note]
 
 
@@ -62,7 +60,7 @@ def test_a_finished_run_is_not_run_again_and_that_is_said(environment: object, c
     (folder.path / "environment.json").write_text(text)
     _, (note,) = said_of(plan)
     assert re.fullmatch(
-        rf"4: finished before \(2001-09-\d\d \d\d:\d\d, {code}\), not run again; remove {folder.path} to run it anew",
+        rf"4: already finished \(2001-09-\d\d \d\d:\d\d, {code}\); remove {folder.path} to run it again",
         note,
     )
 
@@ -71,7 +69,7 @@ def test_new_seeds_run_and_only_the_old_are_told(own: Path) -> None:
     said_of(plan_of(own, 0))
     folders, (note,) = said_of(plan_of(own, 0, 1))
     assert all(folder.finished for folder in folders)
-    assert note.startswith("0: finished before")
+    assert note.startswith("0: already finished")
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
@@ -79,21 +77,21 @@ def test_no_result_of_another_stream_passes_for_one_of_this(seeds: tuple[int, ..
     (folder,), _ = said_of(plan_of(own, 0))
     own.write_text(OWN.replace("> 0)", "> 0.5)"))
     with pytest.raises(
-        RunError, match=r"seed0 was begun with another .*own\.py than.*Put the file back.*or remove .*--runs"
+        RunError, match=r"seed0 was made with another version of .*own\.py\. Restore that version.*remove .*--runs"
     ):
-        execute(plan_of(own, *reversed(seeds)), lambda progress: None)
+        run(plan_of(own, *reversed(seeds)), lambda progress: None)
     assert folder.finished
     assert not (folder.path.parent / "seed1").exists()
     own.write_text(OWN)
-    assert said_of(plan_of(own, 0))[1][0].startswith("0: finished before")
+    assert said_of(plan_of(own, 0))[1][0].startswith("0: already finished")
 
 
 def test_a_run_is_not_gone_on_with_on_another_stream(own: Path) -> None:
     plan_of(own, 0).folder(0).record(task=0, epoch=1)  # and then it was killed
     own.write_text(OWN.replace("> 0)", "> 0.5)"))
     ((resumed,), _) = unfinished(own.parent / "runs", "cpu", 1)
-    with pytest.raises(RunError, match="was begun with another "):
-        execute(resumed, lambda progress: None)
+    with pytest.raises(RunError, match="was made with another version of"):
+        run(resumed, lambda progress: None)
 
 
 def test_a_run_of_a_release_that_did_not_note_the_file_goes_on(own: Path) -> None:
@@ -104,7 +102,7 @@ def test_a_run_of_a_release_that_did_not_note_the_file_goes_on(own: Path) -> Non
     (folder.path / "environment.json").write_text(json.dumps(noted))
     own.write_text(OWN.replace("> 0)", "> 0.5)"))
     ((resumed,), _) = unfinished(own.parent / "runs", "cpu", 1)
-    assert execute(resumed, lambda progress: None)[0].finished
+    assert run(resumed, lambda progress: None)[0].finished
 
 
 def test_a_stream_of_ours_has_no_file_to_note(tmp_path: Path) -> None:
@@ -123,7 +121,7 @@ def cut_off(root: Path) -> Plan:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        execute(plan, kill)
+        run(plan, kill)
     return plan
 
 
@@ -135,12 +133,12 @@ def test_a_run_that_goes_on_with_other_code_says_so_and_notes_both(tmp_path: Pat
     before = {"remnant": begun["remnant"], "commit": "0123456789abcdef", "modified": False}
     folder.save_environment({**begun, **before})
     _, said = said_of(plan)
-    (note,) = (note for note in said if "goes on" in note)
-    assert re.match(r"0: goes on with .*, after commit 0123456: if the method has changed", note)
+    (note,) = (note for note in said if "but begun with" in note)
+    assert re.match(r"0: resumed with .*, but begun with commit 0123456: if the method has changed", note)
     environment = folder.environment()
     assert environment == {**begun, "before": [before]}
     _, (told,) = said_of(plan)
-    assert re.search(r"finished before \(.* after commit 0123456\)", told)
+    assert re.search(r"already finished \(.* after commit 0123456\)", told)
 
 
 def test_with_the_same_code_nothing_is_said_of_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a run keeps of its first task, to tell at the end how far the layers have drifted for its inputs."""
+"""Records how far the layers drift for inputs of the first task (the paper's interference activation, Sec. 7)."""
 
 from __future__ import annotations
 
@@ -11,39 +11,35 @@ from remnant.data import Split
 from remnant.memory import activation_drift
 from remnant.methods import Method
 
-EXAMPLES = 1000  # of the test set: of a convolutional layer they are millions of activations
+EXAMPLES = 1000  # of the test set; a convolutional layer has millions of activations for them
 
 
 class Drift:
-    """The network as the first task left it, where it was asked for and the method has subspaces to keep it by.
+    """Keeps the network as the first task left it, if drift is wanted and the method protects layers.
 
-    The paper does not say which of the task's data its histograms are made of. Ours are of test data, on which forgetting
-    is measured, and of the layers that the method protects.
+    The paper does not say which data its histograms show. Ours show test data, on which forgetting is measured.
     """
 
-    def __init__(self, *, asked: bool) -> None:
-        self.asked = asked
+    def __init__(self, *, wanted: bool) -> None:
+        self.wanted = wanted
         self.first: dict[str, Tensor] | None = None
 
-    def learnt(self, task: int, method: Method) -> None:
-        """After each task."""
-        if self.asked and task == 0 and method.ranks():
+    def after_task(self, task: int, method: Method) -> None:
+        if self.wanted and task == 0 and method.ranks():
             self.first = {name: tensor.detach().clone() for name, tensor in method.network.state_dict().items()}
 
     def histograms(self, method: Method, test: Split, batch: int) -> dict[str, Any] | None:
-        """As `drift.json` has them, from a network that has learnt its last task; None where nothing was kept."""
+        """The content of `drift.json` after the last task; None if nothing was kept.
+
+        Raises:
+            ValueError: if the first task was learned without keeping its network.
+        """
         if self.first is None:
-            if self.asked and method.ranks():
-                raise ValueError("the run was begun without it, and its first task's network is gone")
+            if self.wanted and method.ranks():
+                raise ValueError("the run began without recording it, and the first task's network is gone")
             return None
-        # Shuffled, always in the same way: a test set sorted by class would be normalised away, batch by batch.
+        # Shuffled, always in the same order: a batch of one class would be normalised away.
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:EXAMPLES].to(test.x.device)
         parts = [part for part in order.split(batch) if len(part) > 1 or len(order) == 1]
         found = activation_drift(method.network, self.first, ((test.x[part], 0) for part in parts), method.ranks())
         return {layer: {"edges": each.edges, "counts": each.counts} for layer, each in found.items()}
-
-    def state_dict(self) -> dict[str, Tensor] | None:
-        return self.first
-
-    def load_state_dict(self, state: dict[str, Tensor] | None) -> None:
-        self.first = state

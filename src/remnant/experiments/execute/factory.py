@@ -1,56 +1,64 @@
-"""From settings to the stream and the method they describe."""
+"""Builds the stream, the network and the method that settings describe."""
 
 from __future__ import annotations
 
 import traceback
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from remnant.accelerated import fuse_activations
 from remnant.data import Stream, load_stream
-from remnant.data.errors import DataError
+from remnant.errors import UserError
 from remnant.methods import METHODS, Method
 from remnant.models import build
+from remnant.registry import file_of, is_file_reference
 
-from ..runs.folder import RunError
-from ..settings.resolve import Settings, is_own_stream
+from ..runs import RunError
+from ..settings import Settings
 
 
 def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[Stream, Method]:
-    """The stream of a seed, and the method with its network on the device."""
-    if settings.method not in METHODS:
-        raise RunError(f"{settings.benchmark} has settings for '{settings.method}', but there is no such method.")
-    stream = _stream(settings, seed)
-    shape = dict(settings.network)
+    """Builds the stream of a seed, and the method with its network on the device."""
+    run = f"{settings.method} on {settings.benchmark}"
+    with _located(settings.benchmark, run):
+        stream = load_stream(settings.benchmark, seed=seed, **settings.stream)
     classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
-    name = shape.pop("name")
-    try:
-        network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **shape)
-        if device.type == "cuda":
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
-            fuse_activations(network)
-        return stream, METHODS[settings.method](network.to(device), **settings.options)
-    except ValueError as error:  # settings that are good by themselves, but not for each other
-        raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
+    options = dict(settings.network)
+    name = options.pop("name")
+    with _located(name, run):
+        network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
+    if device.type == "cuda":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
+        fuse_activations(network)
+    with _located(settings.method, run):
+        method = METHODS[settings.method](network.to(device), **settings.options)
+        if settings.optimizer:
+            method.use_optimizer(**settings.optimizer)
+    return stream, method
 
 
-def _stream(settings: Settings, seed: int) -> Stream:
+@contextmanager
+def _located(name: str, run: str) -> Iterator[None]:
+    """Turns an error while `name` is built into a RunError; for a user's own file, it gives the line."""
     try:
-        return load_stream(settings.benchmark, seed=seed, **settings.stream_options(seed))
-    except DataError:
+        yield
+    except UserError:
         raise
     except Exception as error:
-        if not is_own_stream(settings.benchmark):
-            raise
-        # Anything may go wrong in somebody's own code: they want to know where, not how we came to call it.
-        place = _place(error, Path(settings.benchmark.rpartition(":")[0]))
-        raise RunError(f"{settings.benchmark} could not be made: {type(error).__name__}: {error}{place}.") from error
+        if is_file_reference(name):
+            raise RunError(
+                f"{name} could not be built: {type(error).__name__}: {error}{_line(error, name)}."
+            ) from error
+        if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
+            raise RunError(f"{run}: {error}") from error
+        raise
 
 
-def _place(error: Exception, file: Path) -> str:
-    """Where in the file it happened, or from where there."""
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == file.name
-    ]
-    return f" ({file.name}, line {lines[-1]})" if lines else ""
+def _line(error: Exception, name: str) -> str:
+    """The last line of the user's file on the way to the error."""
+    file = file_of(name).name
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename.endswith(file)]
+    return f" ({file}, line {lines[-1]})" if lines else ""

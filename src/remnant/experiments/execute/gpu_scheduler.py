@@ -1,4 +1,4 @@
-"""Several runs on one GPU: each has a stream, and a turn to queue a little work on it."""
+"""Several runs on one GPU: each has a CUDA stream of its own, and one thread advances them in turn."""
 
 from __future__ import annotations
 
@@ -10,62 +10,80 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from .run import Run
+from ..runs import RunError
+from .one_run import RunInProgress, Watcher
+from .plan import Plan
 
-POLL = 1e-4  # seconds between two looks at what the device has done; an epoch is a thousand times that
+POLL = 1e-4  # seconds between two looks at the device; an epoch takes a thousand times as long
 
 
-def run_side_by_side(runs: Sequence[Run], device: torch.device) -> None:
-    """Goes round the runs in one thread; each queues a little work on its own stream, then lets the next one go."""
-    with ExitStack() as opened:
-        opened.enter_context(_little_to_collect())
-        turns = [_Turn(run, device, opened) for run in runs]
-        while turns:
-            turns = [turn for turn in turns if turn.take()]
-            if turns and all(turn.starting for turn in turns):
-                # Every run has something on its way: sleep until one has it done. A loop here would keep the starters
-                # from going.
-                wait([turn.starting for turn in turns if turn.starting], return_when=FIRST_COMPLETED)
+def run_on_gpu(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Watcher) -> None:
+    """Runs these seeds of a plan side by side."""
+    with ExitStack() as locks:
+        runs = []
+        for seed in seeds:
+            folder = plan.folder(seed)
+            locks.enter_context(folder.lock())
+            if not folder.finished:  # another process may have finished it before the lock was taken
+                folder.save_execution(plan.execution)
+                runs.append(RunInProgress(plan, seed, folder, watch))
+        try:
+            run_side_by_side(runs, device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise RunError(
+                f"The GPU ran out of memory with {len(seeds)} seed(s) side by side. Finished tasks are kept: run the same "
+                f"command with --parallel {max(1, len(seeds) // 2)}. ({str(error).splitlines()[0]})"
+            ) from error
+
+
+def run_side_by_side(runs: Sequence[RunInProgress], device: torch.device) -> None:
+    """Advances the runs in turn until all are finished. Each queues a little work on its own CUDA stream."""
+    with ExitStack() as threads, _without_old_garbage():
+        active = [_ScheduledRun(run, device, threads) for run in runs]
+        while active:
+            active = [run for run in active if run.advance()]
+            if active and all(run.blocking for run in active):
+                # Sleep until one of them is ready. A busy loop would take the interpreter away from their threads.
+                wait([run.blocking for run in active if run.blocking], return_when=FIRST_COMPLETED)
             else:
-                time.sleep(POLL)  # lets the starters have the interpreter between two rounds
+                time.sleep(POLL)  # lets the other threads have the interpreter
 
 
-class _Turn:
-    """A run on a stream of its own. Its graphs are started and its files written by a thread of its own.
+class _ScheduledRun:
+    """A run on its own CUDA stream. Its blocking functions (starting a graph, writing a file) run in its own thread.
 
-    So starts overlap, and no run waits for another's disk.
+    So the starts of several runs overlap, and no run waits for another's disk.
     """
 
-    def __init__(self, run: Run, device: torch.device, opened: ExitStack) -> None:
+    def __init__(self, run: RunInProgress, device: torch.device, threads: ExitStack) -> None:
         self.run, self.work = run, run.work()
         self.stream = torch.cuda.Stream(device)
-        self.starter = opened.enter_context(
+        self.thread = threads.enter_context(
             ThreadPoolExecutor(1, initializer=torch.cuda.set_stream, initargs=(self.stream,))
         )
-        self.starting: Future[None] | None = None
+        self.blocking: Future[None] | None = None
 
-    def take(self) -> bool:
-        """Lets the run queue its next work unless it is still starting the last; False once it is over."""
-        if self.starting is not None:
-            if not self.starting.done():
+    def advance(self) -> bool:
+        """Lets the run queue its next work, unless its blocking function is still busy. False at its end."""
+        if self.blocking is not None:
+            if not self.blocking.done():
                 return True
-            self.starting.result()
-            self.starting = None
+            self.blocking.result()
+            self.blocking = None
         self.run.random.use()
         with torch.cuda.stream(self.stream):
-            for start in self.work:
-                if start is not None:
-                    self.starting = self.starter.submit(start)
+            for blocking in self.work:
+                if blocking is not None:
+                    self.blocking = self.thread.submit(blocking)
                 return True
         return False
 
 
 @contextmanager
-def _little_to_collect() -> Iterator[None]:
-    """Lets the garbage collector pass over what is there now: modules, for the most part, and no run's.
+def _without_old_garbage() -> Iterator[None]:
+    """Hides existing objects from the garbage collector.
 
-    Each capture is preceded by a collection, at which all runs stand still. With torch loaded it takes 0.1 s, without it
-    a hundredth.
+    Every capture collects garbage first, and all runs wait for it: 0.1 s with torch's modules, 0.01 s without.
     """
     gc.collect()
     gc.freeze()

@@ -1,80 +1,76 @@
-"""Runs that were cut off: how each of them goes on."""
+"""Finds interrupted runs, and plans how each continues."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..runs.folder import SETTINGS, RunError, RunFolder, readable_runs
-from ..runs.json_file import damaged
-from ..settings.resolve import Settings, SettingsError
-from .plan import EXECUTION, Plan, done
+from remnant.errors import UserError
+
+from ..runs import RunError, RunFolder, damaged, readable_runs
+from ..settings import Settings
+from .launch import is_done
+from .plan import EXECUTION, Plan
 
 
 class Unfinished(NamedTuple):
-    """Plans to go on by, and what is wrong with folders that no plan can be made for."""
+    """Plans to continue by, and a sentence for each folder that cannot be continued."""
 
     plans: list[Plan]
-    troubles: list[str]
+    problems: list[str]
 
 
-def unfinished(path: Path, device: str, parallel: int, **asked: Any) -> Unfinished:
-    """Plans for every run below a folder that has no result yet, seeds of the same settings together.
+def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> Unfinished:
+    """Plans for every run at or below `path` that has no result yet. Seeds with the same settings share a plan.
 
-    Each goes on as it was carried out before, but for what is `asked` (of EXECUTION; None: as before).
+    Args:
+        path: a run folder, or a folder that holds several.
+        device: as in `Plan`.
+        parallel: as in `Plan`.
+        execution: options of `Plan` to change (deterministic, tf32, …). None keeps what the run began with.
     """
-    found, troubles = readable_runs(path)
-    if not found and not troubles:
+    found, problems = readable_runs(path)
+    if not found and not problems:
         raise RunError(f"{path} holds no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
-    together: dict[tuple[Any, ...], list[RunFolder]] = {}
+    changed = {name: value for name, value in execution.items() if value is not None}
+    groups: dict[tuple[Any, ...], list[RunFolder]] = {}
     for folder in found:
         try:
-            if not done(folder):
-                how = (_root(folder), folder.path.parent, _execution(folder, asked))
-                _check_unchanged(folder)
-                together.setdefault(how, []).append(folder)
+            if not is_done(folder):
+                how = {**(folder.execution() or {}), **changed}
+                options = tuple((name, how[name]) for name in EXECUTION if name in how)
+                groups.setdefault((_root(folder), _settings(folder).digest, options), []).append(folder)
         except RunError as error:
-            troubles.append(str(error))
+            problems.append(str(error))
     plans = [
-        Plan(
-            Settings.from_dict(folders[0].settings),
-            tuple(sorted(folder.seed for folder in folders)),
-            root,
-            device,
-            parallel,
-            **dict(how),
-        )
-        for (root, _, how), folders in together.items()
+        Plan(_settings(runs[0]), tuple(sorted(run.seed for run in runs)), root, device, parallel, **dict(options))
+        for (root, _, options), runs in groups.items()
     ]
-    return Unfinished(plans, troubles)
+    return Unfinished(plans, problems)
 
 
-def _execution(folder: RunFolder, asked: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    execution = {**(folder.execution() or {}), **{name: value for name, value in asked.items() if value is not None}}
-    return tuple((name, execution[name]) for name in EXECUTION if name in execution)
-
-
-def _check_unchanged(folder: RunFolder) -> None:
-    """Refuses settings that were edited: they are another run's, which would begin anew in another folder."""
+def _settings(folder: RunFolder) -> Settings:
+    """The run's settings. Edited ones are refused: they describe another run, which has another folder."""
     try:
-        digest = Settings.from_dict(folder.settings).digest
-    except SettingsError as error:
-        raise RunError(f"{folder.path / SETTINGS}: {error}") from error
+        settings = Settings.from_dict(folder.settings)
+        digest = settings.digest
+    except UserError as error:
+        raise RunError(f"{folder.path}/settings.json: {error}") from error
     except (ValueError, TypeError, AttributeError) as error:  # a number where there should be a table
-        raise damaged(folder.path / SETTINGS, error) from error
+        raise damaged(folder.path / "settings.json", error) from error
     if digest != folder.digest:
         raise RunError(
-            f"The settings in {folder.path} are not those the run began with (were they edited?). Put them back, "
+            f"The settings in {folder.path} are not those the run began with (were they edited?). Restore them, "
             "or start a run with the new ones: remnant run … --set …"
         )
+    return settings
 
 
 def _root(folder: RunFolder) -> Path:
     """The folder of all runs that this one is in."""
-    path = folder.path.resolve()
-    parts = folder.place.parts
-    root = Path(*path.parts[: -len(parts)])
-    if path.parts[-len(parts) :] != parts:
-        raise RunError(f"{folder.path} was moved: a run is resumed where it was made, in a folder …/{folder.place}.")
-    return root
+    path, relative = folder.path.resolve(), folder.relative_path.parts
+    if path.parts[-len(relative) :] != relative:
+        raise RunError(
+            f"{folder.path} was moved. A run can only be resumed where it was made, in …/{folder.relative_path}."
+        )
+    return Path(*path.parts[: -len(relative)])

@@ -1,94 +1,107 @@
-"""A table of the paper from runs: which are missing, and ours beside the paper's."""
+"""Reproduces the paper's tables: finds the runs that are missing, and shows our figures beside the paper's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from remnant.data.errors import did_you_mean
+from ..execute import Plan, pick_device
+from ..runs import RunError, RunResult, keep_results, readable_runs
+from .tables import ResultKey, Table, comparison_rows
+from .timing import TIMING_TABLE, keep_timings, time_methods, timing_rows
 
-from ..execute.plan import Plan
-from ..runs.folder import RunError, readable_runs
-from ..settings.resolve import SettingsError
-from .tables import Result, ResultKey, Row, Table, load, render
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A table, or some of its rows."""
-
-    table: str
-    methods: Sequence[str] = ()
-    benchmarks: Sequence[str] = ()
-
-    def load(self) -> Table:
-        whole = load(self.table)
-        _known("benchmark", self.benchmarks, {row.benchmark for row in whole.rows}, self.table)
-        _known("method", self.methods, {row.method for row in whole.rows}, self.table)
-        return replace(whole, rows=tuple(row for row in whole.rows if self._wanted(row)))
-
-    def to_run(self) -> list[Row]:
-        return self.load().to_run(self.methods)
-
-    def _wanted(self, row: Row) -> bool:
-        return (not self.benchmarks or row.benchmark in self.benchmarks) and (
-            not self.methods or row.method in self.methods
-        )
+TimingJob = Callable[[Callable[[str], None]], None]  # takes a function that prints a line
 
 
-def _known(kind: str, names: Iterable[str], known: set[str], table: str) -> None:
-    for name in names:
-        if name not in known:
-            raise SettingsError(f"{table} has no {kind} '{name}'. {did_you_mean(name, known)}")
+class Reproduction:
+    """One table of the paper: the work that is missing, and the rows to print.
 
-
-Finished = dict[ResultKey, list[Result]]
-
-
-def finished(roots: Iterable[Path]) -> tuple[Finished, list[str]]:
-    """What finished runs below these folders measured; the first folder that has a seed counts.
-
-    And what is wrong with those that cannot be read, a sentence each.
+    Args:
+        table: from `select_tables`.
+        runs: the folder of runs.
+        kept: the folder of finished results; its seeds take precedence.
     """
-    found: Finished = {}
-    troubles: list[str] = []
+
+    def __init__(self, table: Table, runs: Path, kept: Path) -> None:
+        self.table, self.runs, self.kept = table, runs, kept
+
+    def missing(
+        self, seeds: Sequence[int], device: str = "auto", parallel: int = 0
+    ) -> tuple[list[Plan | TimingJob], list[str]]:
+        """The work that is missing, and a sentence for each run that cannot be read.
+
+        The work is a plan for the missing seeds of each row. Table 2 is always measured again, one job per benchmark.
+        """
+        rows = self.table.to_run()
+        if self.table.name == TIMING_TABLE:
+            pick_device(device)  # fails once, and not for every benchmark
+            groups = [
+                [row for row in rows if row.benchmark == name] for name in dict.fromkeys(r.benchmark for r in rows)
+            ]
+            return [partial(time_methods, group, device, self.runs) for group in groups], []
+        results, problems = finished_results([self.kept, self.runs])
+        plans: list[Plan | TimingJob] = []
+        for row in rows:
+            todo = tuple(seed for seed in seeds if seed not in results.get(row.key, {}))
+            if todo:
+                plans.append(Plan(row.settings, todo, self.runs, device, parallel))
+        return plans, problems
+
+    def rows(self) -> list[dict[str, str]]:
+        """The table as text cells."""
+        if self.table.name == TIMING_TABLE:
+            return timing_rows(self.table.rows, [self.runs, self.kept])
+        return comparison_rows(self.table, finished_results([self.kept, self.runs])[0])
+
+
+def finished_results(roots: Iterable[Path]) -> tuple[dict[ResultKey, dict[int, RunResult]], list[str]]:
+    """The results of finished runs below these folders, and a sentence for each run that cannot be read.
+
+    If several folders have the same settings and seed, the first one counts.
+    """
+    found: dict[ResultKey, dict[int, RunResult]] = {}
+    problems: list[str] = []
     for root in roots:
         runs, unreadable = readable_runs(root)
-        troubles += unreadable
+        problems += unreadable
         for run in runs:
             try:
-                result = run.result()
+                contents = run.read()
             except RunError as error:
-                troubles.append(str(error))
+                problems.append(str(error))
                 continue
-            key = (run.benchmark, run.method, run.digest)
-            if result is None or run.seed in {known.seed for known in found.get(key, [])}:
-                continue
-            found.setdefault(key, []).append(
-                Result(
-                    run.seed,
-                    acc=result["acc"],
-                    bwt=result["bwt"],
-                    seconds=sum(result["seconds"].values()),
-                    capacity=result["capacity"],
-                )
-            )
-    return found, troubles
+            if contents.result is not None:
+                found.setdefault((run.benchmark, run.method, contents.digest), {}).setdefault(run.seed, contents.result)
+    return found, problems
 
 
-def missing(
-    choice: Choice, seeds: Sequence[int], known: Finished, device: str, parallel: int, root: Path
-) -> list[Plan]:
-    """Plans for the seeds of each row that nothing is known of."""
-    plans = []
-    for row in choice.to_run():
-        have = {result.seed for result in known.get(row.key, [])}
-        todo = tuple(seed for seed in seeds if seed not in have)
-        if todo:
-            plans.append(Plan(row.settings, todo, root, device, parallel))
-    return plans
+class Kept(NamedTuple):
+    """A message about what was copied, and a sentence for each run that cannot be read."""
+
+    message: str
+    problems: list[str]
 
 
-def rows(choice: Choice, known: Finished) -> list[dict[str, str]]:
-    return render(choice.load(), known)
+def keep(runs: Path, target: Path) -> Kept:
+    """Copies the small files of finished runs and all measured times to `target`.
+
+    Raises:
+        RunError: if there is nothing to copy, or nowhere to copy it to.
+    """
+    if not runs.is_dir():
+        raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
+    if target.exists() and target.samefile(runs):
+        raise RunError(f"The runs are already in {runs}. Name another folder to keep them in.")
+    readable, problems = readable_runs(runs)
+    finished = [run for run in readable if run.finished]
+    for run in finished:
+        keep_results(run, target)
+    timed = keep_timings(runs, target)
+    if not (finished or timed or problems):
+        raise RunError(
+            f"No run in {runs} is finished, so nothing was kept. Name another folder with --runs, or resume the runs."
+        )
+    times = f" and the times of {timed} benchmark(s)" if timed else ""
+    return Kept(f"Kept {len(finished)} run(s){times} in {target}.", problems)

@@ -1,49 +1,44 @@
-"""The paper's tables: what to run for each, and ours beside the paper's."""
+"""The paper's tables: the runs of each row, and our figures beside the paper's."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from math import isnan
-from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
-from remnant.data.errors import did_you_mean
+from remnant.evaluation import NO_VALUE, Spread, rounded
+from remnant.options import OptionError
+from remnant.suggest import did_you_mean
 
-from ..settings.resolve import PaperResult, Settings, SettingsError, recipe, resolve
+from ..runs import RunResult
+from ..settings import PaperResult, Settings, recipe, resolve
 
-FIGURES = ("acc", "bwt", "seconds", "capacity")
-NOT_RUN, SILENT = "not run", "–"
+ALL = "all"
+NOT_RUN = "not run"
+SCALE = {"acc": 100.0, "bwt": 1.0, "seconds": 1.0, "capacity": 100.0}  # the paper gives ACC and capacity in per cent
+PLACES = {"acc": 2, "bwt": 3, "seconds": 0, "capacity": 0}
+PAPER_PLACES = {**PLACES, "bwt": 2}  # two digits of BWT hide most differences
 
 ResultKey = tuple[str, str, str]  # benchmark, method, digest of the settings
-
-
-class Result(NamedTuple):
-    """One finished run: fractions, NaN or None for what is not defined (BWT of multitask)."""
-
-    seed: int
-    acc: float
-    bwt: float | None = None
-    seconds: float | None = None
-    capacity: float | None = None  # of the network at the end, as a fraction of the network it began with
+Results = Mapping[ResultKey, Mapping[int, RunResult]]  # the results of each seed
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a method on a benchmark."""
+    """One line of a table: a method on a benchmark. `variant` tells rows of the same method apart."""
 
     benchmark: str
     method: str
     overrides: tuple[str, ...]
     paper: PaperResult
-    variant: str = ""  # what sets it apart from another row of the same method
+    variant: str = ""
 
     @property
     def runnable(self) -> bool:
-        """Whether the method has its recipe entry; a paper's method may still wait for one."""
+        """Whether the benchmark's recipe has the method."""
         return self.method in recipe(self.benchmark).methods
 
     @cached_property
@@ -52,147 +47,117 @@ class Row:
 
     @property
     def key(self) -> ResultKey:
-        """Where the row's results are found."""
+        """The key of the row's results."""
         return self.benchmark, self.method, self.settings.digest
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table of the paper; `columns` are keys of `SCALE`."""
+
     name: str
     title: str
-    columns: tuple[str, ...]  # of FIGURES
+    columns: tuple[str, ...]
     rows: tuple[Row, ...]
 
-    def to_run(self, methods: Sequence[str] | None = None) -> list[Row]:
-        """The rows one can run, of these methods or of all."""
-        in_table = {row.method for row in self.rows if row.runnable}
-        for method in methods or ():
-            if method not in in_table:
-                raise SettingsError(f"{self.name} runs no method '{method}'. {did_you_mean(method, in_table)}")
-        return [row for row in self.rows if row.runnable and (not methods or row.method in methods)]
-
-
-class Figure(NamedTuple):
-    """A mean and its standard deviation (of a sample: it needs two seeds), in the paper's units; None: not known."""
-
-    mean: float | None = None
-    sd: float | None = None
+    def to_run(self) -> list[Row]:
+        return [row for row in self.rows if row.runnable]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours beside the paper's, as numbers. `seeds` is empty where nothing was run."""
+    """One row's figures: ours and the paper's, in the paper's units. `seeds` is empty if nothing was run."""
 
     row: Row
     seeds: tuple[int, ...]
-    ours: Mapping[str, Figure]
-    paper: Mapping[str, Figure]
+    ours: Mapping[str, Spread]
+    paper: Mapping[str, Spread]
 
     def difference(self, figure: str) -> float | None:
-        """Ours less the paper's; None where either is missing."""
+        """Our mean minus the paper's; None if either is missing."""
         ours, paper = self.ours[figure].mean, self.paper[figure].mean
         return None if ours is None or paper is None else ours - paper
 
 
-def names() -> list[str]:
-    return list(_tables())
+def table_names() -> list[str]:
+    """The names of the paper's tables."""
+    return list(_content())
 
 
-def load(name: str) -> Table:
-    tables = _tables()
+def load_table(name: str) -> Table:
+    """One table of the paper.
+
+    Raises:
+        OptionError: if there is no such table.
+    """
+    tables = _content()
     if name not in tables:
-        raise SettingsError(f"No table called '{name}'. {did_you_mean(name, tables)}")
+        raise OptionError(f"No table called '{name}'. {did_you_mean(name, [*tables, ALL])}")
     content = tables[name]
     rows = [row for group in content["rows"] for row in _rows(name, group)]
     return Table(name, content["title"], tuple(content["columns"]), tuple(rows))
 
 
-def compare(table: Table, results: Mapping[ResultKey, Sequence[Result]]) -> list[Comparison]:
-    """Every row of the table with what was measured for it."""
-    return [_compare(row, results.get(row.key, ()) if row.runnable else ()) for row in table.rows]
+def select_tables(name: str, methods: Sequence[str] = (), benchmarks: Sequence[str] = ()) -> list[Table]:
+    """One table, or all of them for `all`; with only the rows of these methods and benchmarks, if any are given."""
+    tables = [load_table(each) for each in (table_names() if name == ALL else [name])]
+    for kind, wanted in (("method", methods), ("benchmark", benchmarks)):
+        present = {getattr(row, kind) for table in tables for row in table.rows}
+        for each in wanted:
+            if each not in present:
+                raise OptionError(f"{name} has no {kind} '{each}'. {did_you_mean(each, present)}")
+    chosen = []
+    for table in tables:
+        rows = [row for row in table.rows if not methods or row.method in methods]
+        rows = [row for row in rows if not benchmarks or row.benchmark in benchmarks]
+        chosen.append(replace(table, rows=tuple(rows)))
+    return [table for table in chosen if table.rows]
 
 
-def render(table: Table, results: Mapping[ResultKey, Sequence[Result]]) -> list[dict[str, str]]:
-    """The table as text cells, for any printer. For each of its columns: ours, the paper's and, but for seconds (measured
-    on other machines), the difference. ACC and capacity in per cent."""
+def compare(table: Table, results: Results) -> list[Comparison]:
+    """Every row of the table with the results of its runs."""
+    return [_compare(row, results.get(row.key, {}) if row.runnable else {}) for row in table.rows]
+
+
+def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
+    """The table as text cells: ours, the paper's and, except for seconds on other machines, the difference."""
     lines = []
     for found in compare(table, results):
         row = found.row
-        line = {
-            "benchmark": row.benchmark,
-            "method": row.method,
-            "variant": row.variant,
-            "seeds": str(len(found.seeds)),
-        }
+        line = {"benchmark": row.benchmark, "method": row.method, "variant": row.variant}
+        line["seeds"] = str(len(found.seeds))
         for column in table.columns:
-            line[column] = cell(column, found.ours[column]) if found.seeds else NOT_RUN
-            line[f"{column} (paper)"] = cell(column, found.paper[column], of_paper=True)
+            line[column] = found.ours[column].text(PLACES[column]) if found.seeds else NOT_RUN
+            line[f"{column} (paper)"] = found.paper[column].text(PAPER_PLACES[column])
             if column != "seconds":
-                line[f"{column} (difference)"] = _signed(column, found.difference(column))
+                difference = found.difference(column)
+                text = NO_VALUE if difference is None else rounded(difference, PLACES[column], "+")
+                line[f"{column} (difference)"] = text
         lines.append(line)
     return lines
 
 
-def _tables() -> dict[str, Any]:
-    return tomllib.loads((files("remnant.experiments.paper") / "tables.toml").read_text(encoding="utf-8"))
+def _content() -> dict[str, Any]:
+    return tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
 
 
 def _rows(table: str, group: Mapping[str, Any]) -> list[Row]:
-    own = group.get("paper")
+    benchmark, own = group["benchmark"], group.get("paper")
     if own is None:
-        paper = recipe(group["benchmark"]).paper
+        paper = recipe(benchmark).paper
     else:
         paper = {method: PaperResult.read(numbers, f"tables.toml, {table}") for method, numbers in own.items()}
-    return [
-        Row(
-            group["benchmark"],
-            method,
-            tuple(group.get("overrides", ())),
-            paper.get(method, PaperResult()),
-            group.get("variant", ""),
-        )
-        for method in group["methods"]
-    ]
+    overrides, variant = tuple(group.get("overrides", ())), group.get("variant", "")
+    return [Row(benchmark, name, overrides, paper.get(name, PaperResult()), variant) for name in group["methods"]]
 
 
-def _compare(row: Row, results: Sequence[Result]) -> Comparison:
-    by_seed = {result.seed: result for result in results}  # a seed counts once, however often it was run
-    runs = [by_seed[seed] for seed in sorted(by_seed)]
-    ours = {figure: measured([getattr(run, figure) for run in runs], _scale(figure)) for figure in FIGURES}
-    paper = {figure: Figure(getattr(row.paper, figure), getattr(row.paper, f"{figure}_sd", None)) for figure in FIGURES}
-    return Comparison(row, tuple(sorted(by_seed)), ours, paper)
-
-
-def _scale(figure: str) -> float:
-    """The paper gives ACC and capacity in per cent, BWT as a fraction."""
-    return 100.0 if figure in ("acc", "capacity") else 1.0
-
-
-def measured(values: Sequence[float | None], scale: float) -> Figure:
-    """A mean over all the runs or none: one over fewer than the row says would mislead."""
-    defined = [scale * value for value in values if value is not None and not isnan(value)]
-    if not defined or len(defined) < len(values):
-        return Figure()
-    return Figure(fmean(defined), stdev(defined) if len(defined) > 1 else None)
-
-
-def cell(column: str, figure: Figure, *, of_paper: bool = False) -> str:
-    if figure.mean is None:
-        return SILENT
-    places = _places(column, of_paper)
-    mean = _number(figure.mean, places)
-    return mean if figure.sd is None else f"{mean} ± {_number(figure.sd, places)}"
-
-
-def _signed(column: str, difference: float | None) -> str:
-    return SILENT if difference is None else _number(difference, _places(column, of_paper=False), sign="+")
-
-
-def _places(column: str, of_paper: bool) -> int:
-    """Digits after the point: the paper's own, and one more for our BWT, which the paper rounds to nothing."""
-    return {"acc": 2, "bwt": 2 if of_paper else 3}.get(column, 0)
-
-
-def _number(value: float, places: int, sign: str = "-") -> str:
-    """Rounded, and never a negative zero."""
-    return f"{round(value, places) + 0.0:{sign}.{places}f}"
+def _compare(row: Row, results: Mapping[int, RunResult]) -> Comparison:
+    runs = [results[seed] for seed in sorted(results)]
+    ours = {
+        "acc": Spread.of([run.acc for run in runs], SCALE["acc"]),
+        "bwt": Spread.of([run.bwt for run in runs], SCALE["bwt"]),
+        "seconds": Spread.of([sum(run.seconds.values()) for run in runs], SCALE["seconds"]),
+        "capacity": Spread.of([run.capacity for run in runs], SCALE["capacity"]),
+    }
+    paper = {figure: Spread(getattr(row.paper, figure), getattr(row.paper, f"{figure}_sd", None)) for figure in SCALE}
+    return Comparison(row, tuple(sorted(results)), ours, paper)

@@ -1,48 +1,70 @@
-"""Table 2: how long methods train, timed one after another in one process, on the same machine and data.
+"""Table 2: training times, measured one method after another in one process on the same machine and data.
 
-Times of finished runs say little of a method: others may have had the machine too. Here every method takes the same steps the
-same way (recorded into CUDA graphs on a GPU, without kernels written for one of them), at the first, the middle and the last
-task, since what some methods do in a step grows with the tasks behind them. Of a long epoch a part is timed.
+The times of finished runs say little about a method, because runs may share a machine. Here every method takes its steps in
+the same way (CUDA graphs on a GPU, without kernels written for one method) at the first, the middle and the last task: the
+steps of some methods grow with the number of tasks. Only a part of a long epoch is timed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 
-from remnant.accelerated import Fastest
+from remnant.accelerated import FastestExecutor
 from remnant.data import Split, Task
+from remnant.evaluation import NO_VALUE
 from remnant.methods import Method
-from remnant.training import RandomState, Schedule, Trainer, at_once
+from remnant.training import RandomState, Schedule, Trainer, run_to_completion
 
-from ..execute.factory import build_method
-from ..execute.plan import pick_device, prepare
-from ..runs.environment import environment
-from ..runs.files import RunError
-from ..settings.resolve import Settings, resolve
-from .tables import Row
-from .times import REFERENCE, Timing, save
+from ..execute import build_method, pick_device, prepare_torch
+from ..runs import RunError, damaged, environment, explained, read_json, write_json
+from ..settings import Settings, recipe, resolve
+from .tables import NOT_RUN, Row
 
-MOST = 1000  # steps that are timed of an epoch: each takes as long as the next
+TIMING_TABLE = "table2"
+TIMES_FOLDER = "times"
+REFERENCE = "gpm"
+MOST_STEPS = 1000  # timed steps of an epoch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one epoch at the first, the middle and the last task, and of a task's end (the mean)."""
+
+    digest: str
+    epochs: tuple[float, ...]
+    finish: float
+
+    @property
+    def epoch(self) -> float:
+        """The mean over all tasks, if times grow linearly between the timed tasks (trapezoidal rule)."""
+        return fmean([(a + b) / 2 for a, b in pairwise(self.epochs)] or self.epochs)
+
+    def task(self, epochs: int) -> float:
+        """Seconds of a task: its epochs, and its end, where GPM finds its bases and EWC its Fisher information."""
+        return epochs * self.epoch + self.finish
 
 
 def measure(settings: Settings, device: torch.device) -> Timing:
-    """Of seed 0. Tasks between those timed are only started and finished."""
-    prepare(device, deterministic=False, tf32=True)
+    """Times one method with seed 0. Tasks that are not timed are only started and finished."""
+    prepare_torch(device, deterministic=False, tf32=True)
     RandomState(0, device).use()
-    trainer = Trainer(Schedule(lr=settings.options["lr"], **settings.training), Fastest("captured"))
+    trainer = Trainer(Schedule(lr=settings.options["lr"], **settings.training), FastestExecutor("captured"))
     epochs, ends = [], []
-    # All on one stream, as in a run: another would not wait for what this one has queued.
+    # One stream for everything, as in a run: a second one would not wait for the work queued on the first.
     with torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext():
         stream, method = build_method(settings, 0, device)
         tasks = method.curriculum(stream)
-        timed = sorted({0, len(tasks) // 2, len(tasks) - 1})
+        timed = {0, len(tasks) // 2, len(tasks) - 1}
         for number, task in enumerate(tasks):
             here = task.to(device)
             method.start(number)
@@ -51,62 +73,136 @@ def measure(settings: Settings, device: torch.device) -> Timing:
                 if trainer.fallback:
                     raise RunError(f"{settings.method} on {settings.benchmark} is not timed: {trainer.fallback}")
             ends.append(_seconds(device, partial(method.finish, number, here.train)))
-    return Timing(settings.digest, tuple(epochs), sum(ends) / len(ends))
+    return Timing(settings.digest, tuple(epochs), fmean(ends))
 
 
 def _epoch(trainer: Trainer, method: Method, task: Task) -> float:
-    """Steps that are taken twice, as the first time sets libraries up, and counted as often as an epoch has them."""
-    rows = min(len(task.train), MOST * trainer.schedule.batch)
+    """Seconds of an epoch, from at most `MOST_STEPS` steps. They run twice: the first time libraries set themselves up."""
+    rows = min(len(task.train), MOST_STEPS * trainer.schedule.batch)
     part = Split.of(task.train.x[:rows], task.train.y[:rows])
-    steps = at_once(trainer.ways.steps(method, part, trainer.schedule.batch))
+    steps = run_to_completion(trainer.executor.steps(method, part, trainer.schedule.batch))
 
     def once() -> None:
         method.on_epoch_start(0, trainer.schedule.epochs, steps.count)
-        for start in steps.epoch():
-            if start is not None:
-                start()
+        run_to_completion(steps.epoch())
 
     once()
     return _seconds(method.device, once) * len(task.train) / rows
 
 
 def _seconds(device: torch.device, work: Callable[[], None]) -> float:
-    def wait() -> None:
+    def synchronize() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    wait()
+    synchronize()
     start = time.perf_counter()
     work()
-    wait()
+    synchronize()
     return time.perf_counter() - start
 
 
-def by_benchmark(rows: Sequence[Row]) -> list[list[Row]]:
-    return [[row for row in rows if row.benchmark == name] for name in dict.fromkeys(row.benchmark for row in rows)]
+def time_methods(rows: Sequence[Row], device: str, root: Path, report: Callable[[str], None]) -> None:
+    """Times GPM and the method of every row, all on one benchmark, and replaces the benchmark's file of times.
 
-
-def measure_all(rows: Sequence[Row], device: str, root: Path, say: Callable[[str], None]) -> None:
-    """GPM and every row's method, the rows being of one benchmark. Ratios hold within one process, so its file is made anew.
-
-    It is written after every method: what was timed before someone stops it stays. A method that this device cannot take as
-    the others are is left out; what was wrong is said in the end.
+    The file is written after every method, so that an interruption loses nothing. A method that this device cannot run in
+    the same way as the others is left out; the error at the end names it.
     """
     chosen = pick_device(device)
     benchmark = rows[0].benchmark
     settings = {REFERENCE: resolve(benchmark, REFERENCE), **{row.method: row.settings for row in rows}}
-    timings, errors = {}, []
+    timings: dict[str, Any] = {}
+    errors = []
     for method, own in settings.items():
         try:
-            timings[method] = measure(own, chosen)
+            timing = measure(own, chosen)
         except torch.cuda.OutOfMemoryError as error:
             errors.append(f"{method} on {benchmark}: the GPU ran out of memory. {str(error).splitlines()[0]}")
             continue
         except RunError as error:
             errors.append(str(error))
             continue
-        say(f"{benchmark} {method}: {timings[method].epoch:.3g} s an epoch")
-        content = {"environment": environment(chosen), "methods": {name: asdict(t) for name, t in timings.items()}}
-        save(root, benchmark, content)
+        report(f"{benchmark} {method}: {timing.epoch:.3g} s an epoch")
+        timings[method] = asdict(timing)
+        save_timings(root, benchmark, {"environment": environment(chosen), "methods": timings})
     if errors:
         raise RunError(" ".join(errors))
+
+
+def save_timings(root: Path, benchmark: str, content: Mapping[str, Any]) -> None:
+    path = root / TIMES_FOLDER / f"{benchmark}.json"
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, content)
+
+
+def keep_timings(root: Path, target: Path) -> int:
+    """Copies all files of times; returns the number of benchmarks."""
+    files = list((root / TIMES_FOLDER).glob("*.json"))
+    for path in files:
+        save_timings(target, path.stem, read_json(path) or {})
+    return len(files)
+
+
+def load_timings(roots: Sequence[Path], benchmark: str) -> tuple[dict[str, Timing], str]:
+    """The times of a benchmark's methods and the device, from the first of these folders that has them."""
+    for root in roots:
+        path = root / TIMES_FOLDER / f"{benchmark}.json"
+        content = read_json(path)
+        if content is not None:
+            try:
+                timings = {
+                    method: Timing(found["digest"], tuple(map(float, found["epochs"])), float(found["finish"]))
+                    for method, found in content["methods"].items()
+                }
+                return timings, str(content["environment"]["device"])
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise damaged(path, error) from error
+    return {}, ""
+
+
+def relative_to_gpm(row: Row, timings: Mapping[str, Timing]) -> tuple[float | None, float | None]:
+    """A row's training time divided by GPM's, ours and the paper's; None if a time is missing.
+
+    Ours counts all epochs that the recipe allows: early stopping says nothing about speed.
+    """
+    gpm, paper_gpm = resolve(row.benchmark, REFERENCE), recipe(row.benchmark).paper.get(REFERENCE)
+    own, reference = _of_row(row, timings), _of_settings(gpm, timings)
+    ours = paper = None
+    if own and reference:
+        ours = own.task(row.settings.training["epochs"]) / reference.task(gpm.training["epochs"])
+    if row.paper.seconds and paper_gpm and paper_gpm.seconds:
+        paper = row.paper.seconds / paper_gpm.seconds
+    return ours, paper
+
+
+def _of_row(row: Row, timings: Mapping[str, Timing]) -> Timing | None:
+    return _of_settings(row.settings, timings) if row.runnable else None
+
+
+def _of_settings(settings: Settings, timings: Mapping[str, Timing]) -> Timing | None:
+    """The timing of a method, unless it was made with other settings."""
+    found = timings.get(settings.method)
+    return found if found and found.digest == settings.digest else None
+
+
+def timing_rows(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, str]]:
+    """Table 2 as text cells."""
+    timed = {benchmark: load_timings(roots, benchmark) for benchmark in {row.benchmark for row in rows}}
+    lines = []
+    for row in rows:
+        timings, device = timed[row.benchmark]
+        found = _of_row(row, timings)
+        ours, paper = relative_to_gpm(row, timings)
+        lines.append(
+            {
+                "benchmark": row.benchmark,
+                "method": row.method,
+                "s an epoch": f"{found.epoch:.3g}" if found else NOT_RUN,
+                "s a task's end": f"{found.finish:.3g}" if found else NO_VALUE,
+                "relative to gpm": NO_VALUE if ours is None else f"{ours:.2f}",
+                "paper's": NO_VALUE if paper is None else f"{paper:.2f}",
+                "device": device if found else NO_VALUE,
+            }
+        )
+    return lines

@@ -1,4 +1,4 @@
-"""A run's checkpoints: numbered, the newest two kept, the newest whole one loaded."""
+"""A run's checkpoints: numbered files, of which the newest two are kept."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from remnant.memory import codec
+
 from .files import RunError, explained, write
 
 NAME = re.compile(r"checkpoint-(\d{6,})\.safetensors")
@@ -15,29 +16,29 @@ KEPT = 2
 
 
 class Checkpoints:
-    """Those of one folder. A checkpoint known to be damaged is not counted, and goes when the next one is in place."""
+    """The checkpoints of one folder. A damaged one does not count, and is removed after the next one is written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._damaged: set[Path] = set()
 
     def numbered(self) -> dict[int, Path]:
-        """Newest first."""
+        """The files by number, newest first."""
         with explained(self.folder / "*"):
             found = [(int(match[1]), path) for path in self.folder.iterdir() if (match := NAME.fullmatch(path.name))]
         return dict(sorted(found, reverse=True))
 
     def save(self, state: dict[str, Any]) -> None:
-        """Writes the next one, then removes all but the newest two: at no moment is there none."""
+        """Writes the next one, then removes all but the newest two. A complete one exists at every moment."""
         pieces = codec.pack(state)
         older = self.numbered()
         write(self.folder / f"checkpoint-{max(older, default=0) + 1:06d}.safetensors", *pieces)
-        whole = [path for path in older.values() if path not in self._damaged]
-        self._remove([*whole[KEPT - 1 :], *self._damaged.intersection(older.values())])
+        complete = [path for path in older.values() if path not in self._damaged]
+        self._remove([*complete[KEPT - 1 :], *self._damaged.intersection(older.values())])
 
     def load(self) -> tuple[dict[str, Any] | None, str | None]:
-        """The newest whole one, and a sentence where that is not the newest; None where there is none."""
-        troubles = []
+        """The newest complete state or None, and a sentence for the user if a newer one is damaged."""
+        problems = []
         for path in self.numbered().values():
             try:
                 with explained(path):
@@ -46,10 +47,10 @@ class Checkpoints:
                 raise RunError(f"{path}: {error}. Resume with the release that wrote it, or remove it.") from error
             except codec.DamagedError as error:
                 self._damaged.add(path)
-                troubles.append(f"{path} is damaged: {error}.")
+                problems.append(f"{path} is damaged: {error}.")
             else:
-                return state, " ".join([*troubles, f"Going on from the one before, {path.name}."]) if troubles else None
-        return None, " ".join([*troubles, "No whole checkpoint is left: the run starts anew."]) if troubles else None
+                return state, _note(problems, f"Continuing from the previous one, {path.name}.")
+        return None, _note(problems, "No complete checkpoint is left: the run starts again.")
 
     def clear(self) -> None:
         self._remove(self.numbered().values())
@@ -59,3 +60,7 @@ class Checkpoints:
             with explained(path), suppress(FileNotFoundError):
                 os.unlink(path)
             self._damaged.discard(path)
+
+
+def _note(problems: list[str], consequence: str) -> str | None:
+    return " ".join([*problems, consequence]) if problems else None

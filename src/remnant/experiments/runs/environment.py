@@ -1,9 +1,9 @@
-"""What a run ran on: versions, device, and the commit of the code. Never fails, and names no person, host or path."""
+"""What a run ran on: versions, device, commit and the user's own files. It names no person, host or path."""
 
-import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ import torch
 
 import remnant
 
-from ..settings.recipe import is_own_stream
 
+def environment(device: torch.device | str | None = None, files: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The content of `environment.json`; it never fails.
 
-def environment(device: torch.device | str | None = None, benchmark: str = "") -> dict[str, Any]:
-    """`device` is the one the run uses; by default the GPU where there is one. Of one's own stream, its file is noted."""
-    content = stream_file(benchmark)
+    Args:
+        device: the device of the run; by default the GPU if there is one.
+        files: hashes of the user's own files (see `provenance.file_hashes`).
+    """
     return {
         "remnant": remnant.__version__,
         **_source(),
@@ -27,31 +29,20 @@ def environment(device: torch.device | str | None = None, benchmark: str = "") -
         "cuda": torch.version.cuda,
         "numpy": np.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
-        "device": device_name(device),
+        "device": _device_name(device),
         "threads": torch.get_num_threads(),
-        **({} if content is None else {"stream_file": content}),
+        **(files or {}),
     }
 
 
-def stream_file(benchmark: str) -> str | None:
-    """Sixteen hexadecimal digits of what is in the file of one's own stream; None for one of ours, or without the file."""
-    if not is_own_stream(benchmark):
-        return None
-    try:
-        content = Path(benchmark.rpartition(":")[0]).expanduser().read_bytes()
-    except OSError:
-        return None
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def device_name(device: torch.device | str | None = None) -> str:
+def _device_name(device: torch.device | str | None) -> str:
     """The product's name: 'NVIDIA H200', or the model of the CPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = torch.device(device)
     try:
         return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else _cpu_name()
-    except (RuntimeError, AssertionError, ValueError):  # no such device: for the run to say, not for its record
+    except (RuntimeError, AssertionError, ValueError):  # there is no such device, which the run itself reports
         return str(chosen)
 
 
@@ -66,8 +57,8 @@ def _cpu_name() -> str:
 
 @cache
 def _source() -> dict[str, Any]:
-    """The commit of the checkout this package runs from, and whether it had been changed; None where installed."""
-    # Asked of a file of ours: a package installed inside somebody's repository is not under that one's commits.
+    """The commit of the checkout this package runs from, and whether it was modified; None for an installed package."""
+    # Ask about a file of ours: a package installed inside another repository is not part of that repository.
     if not _git("ls-files", "--", "__init__.py"):
         return {"commit": None, "modified": None}
     return {"commit": _git("rev-parse", "HEAD") or None, "modified": bool(_git("status", "--porcelain", "--", "."))}
@@ -75,7 +66,7 @@ def _source() -> dict[str, Any]:
 
 def _git(*arguments: str) -> str:
     package = Path(remnant.__file__).parent
-    # Inside a hook of git, its variables would point at the repository of the hook.
+    # Inside a git hook these variables would point at the hook's repository.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(package), *arguments]
     try:

@@ -1,22 +1,23 @@
-"""Files that are whole or not there, and errors of the disk as sentences a person can act on."""
+"""Reads and writes a run's files. Disk errors become sentences that say what to do."""
 
 import errno
-import os
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
+from remnant.errors import UserError
+from remnant.files import write_file
 
 
-class RunError(RuntimeError):
-    """Something about a run's files that the person at the keyboard can put right; the message says how."""
+class RunError(UserError, RuntimeError):
+    """A run, or a file of a run, that the user can put right. The message says how."""
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns what the system says of a file into what happened, to what, and what to do now."""
+    """Turns an OSError about `path` into a RunError that says what happened and what to do."""
     try:
         yield
     except OSError as error:
@@ -24,37 +25,13 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, *pieces: bytes | memoryview) -> None:
-    """Puts the pieces, one after another, in place at once: a temporary name in the same folder, fsync, rename.
-
-    Failing, it leaves what was.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replaces a file in one step (see `remnant.files`)."""
     with explained(path):
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
-            try:
-                for piece in pieces:
-                    write_all(descriptor, piece)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-        _sync_folder(path.parent)
-
-
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Writes all of `data`: a single write may stop short, at 2 GB or just before the disk is full."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        write_file(path, *pieces)
 
 
 def read(path: Path) -> bytes | None:
-    """The file's content; None where there is no such file."""
+    """The file's content, or None if there is no such file."""
     with explained(path):
         try:
             return path.read_bytes()
@@ -62,38 +39,40 @@ def read(path: Path) -> bytes | None:
             return None
 
 
-def sweep(folder: Path) -> None:
-    """Removes the temporary files of processes that died while writing here. For whoever holds the folder's lock."""
-    with explained(folder / "*"):
-        for entry in list(folder.iterdir()):
-            match = TEMPORARY.fullmatch(entry.name)
-            if match and _is_stale(int(match[1])):
-                entry.unlink(missing_ok=True)
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write(path, (json.dumps(content, indent=2, default=as_number) + "\n").encode())
 
 
-def _is_stale(pid: int) -> bool:
-    """A process of our own number wrote it before us: in a container, every run may be number 7."""
-    if pid == os.getpid():
-        return True
-    if os.name != "posix":  # where asking whether a process lives would end it
-        return False
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, or None if there is no such file."""
+    data = read(path)
+    if data is None:
+        return None
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
-        pass  # it lives, and is another user's
-    return False
+        content = json.loads(data)
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+    except ValueError as error:
+        raise damaged(path, error) from error
+    return content
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself survive a power cut, where the system lets a folder be synced."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def canonical(content: Mapping[str, Any]) -> str:
+    """The same text for the same content, as it would be after a round trip through a file."""
+    return json.dumps(content, sort_keys=True, default=as_number)
+
+
+def damaged(path: Path, error: Exception) -> RunError:
+    return RunError(
+        f"{path} is damaged ({error}). Remove its folder to run it again, or restore the file from a backup."
+    )
+
+
+def as_number(value: Any) -> Any:
+    """For JSON: a NumPy or torch scalar as a Python number."""
+    if getattr(value, "shape", None) == ():
+        return value.item()
+    raise TypeError(f"A run's files hold numbers, strings, lists and dicts, not {value!r} ({type(value).__name__}).")
 
 
 def _sentence(path: Path, error: OSError) -> str:
@@ -101,19 +80,24 @@ def _sentence(path: Path, error: OSError) -> str:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return (
-                f"The disk is full: {path} could not be written. What was there before is intact; "
-                "free some space and continue."
+                f"The disk is full: {path} could not be written. Everything written before is intact; "
+                "free some space and run the command again."
             )
         case errno.EROFS | errno.EACCES | errno.EPERM:
             return (
-                f"{path} is out of reach ({error.strerror}). Give yourself the right to read and write in {folder}, "
+                f"{path} cannot be accessed ({error.strerror}). Give yourself the right to read and write in {folder}, "
                 "or choose another folder for the runs."
             )
         case errno.ENOENT:
-            return f"{folder} has vanished: it was moved or removed meanwhile. Put it back, or start the run again."
-        case errno.ENOTDIR | errno.EEXIST:
-            return f"There is a file in the way of {path}, where a folder is needed. Move it, or choose another folder."
-        case _:
             return (
-                f"{path} could not be read or written: {error.strerror or error}. See what is there, and to the disk."
+                f"{folder} has vanished: it was moved or removed during the run. Put it back, or start the run again."
             )
+        case errno.ENOTDIR | errno.EEXIST:
+            return f"{path} needs a folder where there is a file. Move that file, or choose another folder."
+        case errno.ENOLCK | errno.ENOSYS | errno.EOPNOTSUPP:
+            return (
+                f"{path} cannot be locked ({error.strerror}), and without a lock two processes could spoil one run. "
+                "Choose a folder for the runs on a file system that supports locks."
+            )
+        case _:
+            return f"{path} could not be read or written: {error.strerror or error}. Check the path and the disk."

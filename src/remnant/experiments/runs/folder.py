@@ -1,58 +1,64 @@
-"""`runs/<benchmark>/<method>/<settings digest>/seed<k>/`: everything one run leaves behind."""
+"""The run folder, `runs/<benchmark>/<method>/<settings digest>/seed<k>/`: every file of one run."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from remnant.evaluation import AccuracyMatrix
+from remnant.files import remove_stale
 
-from .files import RunError, explained, read, sweep, write
+from ..settings import Settings
 from .checkpoint import Checkpoints
+from .contents import ACCURACY, DRIFT, RANKS, RESULT, RunContents, read_contents
 from .environment import environment
-from .json_file import canonical, damaged, read_json, write_json
-from .lock import exclusive
+from .files import RunError, canonical, damaged, explained, read, read_json, write, write_json
+from .lock import HOLDER, LOCK, exclusive
 from .metrics_log import MetricsLog
-from .paths import place
+from .paths import run_path
+from .provenance import file_hashes
 
-__all__ = ["RunError", "RunFolder", "find_runs", "keep_results", "readable_runs"]
-
-SETTINGS, ENVIRONMENT, ACCURACY = "settings.json", "environment.json", "accuracy.csv"
-RANKS, RESULT, METRICS, LOCK = "ranks.json", "result.json", "metrics.jsonl", ".lock"
-EXECUTION, DRIFT = "execution.json", "drift.json"
-ABOUT: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}  # in SETTINGS
+SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
 SMALL = (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT)
 
+# The schema of settings.json, and of the settings in it. Settings of older releases may lack a section.
+HEADER: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}
+SECTIONS: dict[str, type] = {"protocol": str, "stream": dict, "network": dict, "training": dict, "options": dict}
 
-class Settings(Protocol):
-    """What a folder needs to know of a run's settings; `as_dict` is JSON."""
+Reader = Callable[["RunFolder"], dict[str, Any] | None]
+Writer = Callable[["RunFolder", Mapping[str, Any]], None]
 
-    @property
-    def benchmark(self) -> str: ...
 
-    @property
-    def method(self) -> str: ...
+def _json_file(name: str) -> tuple[Reader, Writer]:
+    """Two methods of `RunFolder` that read and write a JSON object; reading gives None if there is no such file."""
 
-    @property
-    def digest(self) -> str: ...
+    def load(self: "RunFolder") -> dict[str, Any] | None:
+        return read_json(self.path / name)
 
-    def as_dict(self) -> dict[str, Any]: ...
+    def save(self: "RunFolder", content: Mapping[str, Any]) -> None:
+        write_json(self.path / name, content)
+
+    return load, save
 
 
 class RunFolder:
-    """One run's files. Each is replaced at once, so that a kill at any moment leaves it as it was or as it is to be."""
+    """One run's files. Each is replaced in one step, so a kill at any moment leaves the old or the new version.
 
-    def __init__(self, path: Path, about: dict[str, Any], *, new: bool = False) -> None:
+    Get one from `create`, `open` or `find_runs`. `read()` gives all measurements typed and checked; `result()`,
+    `matrix()`, `ranks()` and `metrics()` give single files as they are, and None if there is no such file.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any], *, new: bool = False) -> None:
         self.path = path
-        self.new = new  # made just now, and not found
-        self.benchmark: str = about["benchmark"]
-        self.method: str = about["method"]
-        self.digest: str = about["digest"]
-        self.seed: int = about["seed"]
-        self.settings: dict[str, Any] = about["settings"]
+        self.new = new  # `create` made it, and did not find it
+        self.benchmark: str = header["benchmark"]
+        self.method: str = header["method"]
+        self.digest: str = header["digest"]
+        self.seed: int = header["seed"]
+        self.settings: dict[str, Any] = header["settings"]
         self._log = MetricsLog(path / METRICS)
         self._checkpoints = Checkpoints(path)
 
@@ -66,62 +72,66 @@ class RunFolder:
         device: torch.device | str | None = None,
         execution: Mapping[str, Any] | None = None,
     ) -> "RunFolder":
-        """The folder of these settings and this seed under `root`, made or found. `device` is for environment.json.
+        """Makes or finds the folder of these settings and this seed below `root`.
 
-        `execution`, for a new one, is in place before the settings make it a run: whoever resumes it finds how.
+        Args:
+            device: for environment.json.
+            execution: for execution.json of a new run. It is written before settings.json makes the folder a run, so
+                that a run can always be resumed in the way it was started.
         """
         names = {"benchmark": settings.benchmark, "method": settings.method, "digest": settings.digest}
-        about = json.loads(canonical({**names, "seed": seed, "settings": settings.as_dict()}))
-        path = Path(root) / place(**names, seed=seed)
+        header = json.loads(canonical({**names, "seed": seed, "settings": settings.as_dict()}))
+        path = Path(root) / run_path(**names, seed=seed)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
         found = read_json(path / SETTINGS)
         if found is None:
             if execution is not None:
                 write_json(path / EXECUTION, execution)
-            write_json(path / SETTINGS, about)
-        elif canonical(found) != canonical(about):
+            write_json(path / SETTINGS, header)
+        elif canonical(found) != canonical(header):
             raise RunError(
                 f"{path} holds a run with other settings than these. Was its {SETTINGS} edited? "
-                "Move the folder away to start anew."
+                "Move the folder away to start the run again."
             )
         if not (path / ENVIRONMENT).exists():
-            write_json(path / ENVIRONMENT, environment(device, settings.benchmark))
-        return cls(path, about, new=found is None)
+            write_json(path / ENVIRONMENT, environment(device, file_hashes(header["settings"])))
+        return cls(path, header, new=found is None)
 
     @classmethod
     def find(cls, root: Path, settings: Settings, seed: int) -> "RunFolder | None":
-        """The folder that `create` would find; None where it would make one."""
-        path = Path(root) / place(settings.benchmark, settings.method, settings.digest, seed)
+        """The folder that `create` would find, or None if it would make one."""
+        path = Path(root) / run_path(settings.benchmark, settings.method, settings.digest, seed)
         return cls.open(path) if (path / SETTINGS).is_file() else None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The run in an existing folder."""
+        """The run in an existing folder; RunError if there is none, or if its settings.json is not valid."""
         path = Path(path)
-        about = read_json(path / SETTINGS) if path.is_dir() else None
-        if about is None:
+        header = read_json(path / SETTINGS) if path.is_dir() else None
+        if header is None:
             below = [run.path for run in readable_runs(path)[0][:1]]
             hint = f"There are runs further down, such as {below[0]}." if below else "A run's folder is called seed<k>."
             raise RunError(f"{path} is not a run: it has no {SETTINGS}. {hint}")
-        if missing := ABOUT.keys() - about.keys():
-            raise RunError(f"{path / SETTINGS} is not a run's: it lacks {', '.join(sorted(missing))}.")
-        for name, kind in ABOUT.items():
-            if type(about[name]) is not kind:
-                raise RunError(f"{path / SETTINGS}: {name} is {about[name]!r}, which it cannot be.")
-        return cls(path, about)
+        _check_header(path / SETTINGS, header)
+        return cls(path, header)
 
     @property
-    def place(self) -> Path:
-        """Where it stands under the root of all runs: benchmark/method/digest/seed."""
-        return place(self.benchmark, self.method, self.digest, self.seed)
+    def relative_path(self) -> Path:
+        """The path below the folder of all runs: benchmark/method/digest/seed."""
+        return run_path(self.benchmark, self.method, self.digest, self.seed)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Held by the one process that writes here; any other is refused with RunError. Cleans up after the dead."""
-        with exclusive(self.path / LOCK):
-            sweep(self.path)
+        """Keeps every other process from writing here; raises RunError if one does. Removes what dead ones left."""
+        with exclusive(self.path):
+            with explained(self.path / "*"):
+                remove_stale(self.path)
             yield
+
+    def read(self) -> RunContents:
+        """All measurements, typed and checked against each other; RunError if a file is damaged."""
+        return read_contents(self)
 
     def record(self, **numbers: Any) -> None:
         """Appends one line to metrics.jsonl."""
@@ -131,7 +141,7 @@ class RunFolder:
         return self._log.lines()
 
     def truncate_metrics(self, until: Callable[[dict[str, Any]], bool]) -> None:
-        """Keeps the lines from the top as long as `until(line)` is true: those the checkpoint has seen, on resuming."""
+        """Keeps the lines from the top as long as `until(line)` is true: on resuming, those before the checkpoint."""
         self._log.keep_while(until)
 
     def save_matrix(self, matrix: AccuracyMatrix) -> None:
@@ -144,65 +154,42 @@ class RunFolder:
         except ValueError as error:
             raise damaged(self.path / ACCURACY, error) from error
 
-    def save_ranks(self, ranks: Mapping[str, Any]) -> None:
-        """Directions added per layer and task, and capacities."""
-        write_json(self.path / RANKS, ranks)
-
-    def ranks(self) -> dict[str, Any] | None:
-        return read_json(self.path / RANKS)
-
-    def save_drift(self, histograms: Mapping[str, Any]) -> None:
-        """The first task's interference activations: {layer: {"edges": [n + 1 numbers], "counts": [n numbers]}}."""
-        write_json(self.path / DRIFT, histograms)
-
-    def drift(self) -> dict[str, Any] | None:
-        return read_json(self.path / DRIFT)
-
-    def save_result(self, result: Mapping[str, Any]) -> None:
-        """The last thing a run writes: it is what makes it finished."""
-        write_json(self.path / RESULT, result)
-
-    def result(self) -> dict[str, Any] | None:
-        return read_json(self.path / RESULT)
+    ranks, save_ranks = _json_file(RANKS)  # {layer: [directions added by each task]}
+    drift, save_drift = _json_file(DRIFT)  # {layer: {"edges": [n + 1 numbers], "counts": [n numbers]}}
+    result, save_result = _json_file(RESULT)  # written last: it marks the run as finished
+    environment, save_environment = _json_file(ENVIRONMENT)
+    execution, save_execution = _json_file(EXECUTION)  # how the run is carried out: no setting, but resuming needs it
 
     @property
     def finished(self) -> bool:
         return (self.path / RESULT).is_file()
 
     @property
+    def finished_at(self) -> float:
+        """When the result was written, in seconds since 1970."""
+        return (self.path / RESULT).stat().st_mtime
+
+    @property
     def begun(self) -> bool:
-        """Whether an epoch was ever finished."""
+        """Whether at least one epoch was completed."""
         return self.finished or bool(self._checkpoints.numbered()) or bool(self.metrics())
 
     def remove(self) -> None:
-        """Of a run that never began: its files, and the folders above that were for it alone. For who holds the lock."""
+        """Removes a run that never began, and the folders above it if they are empty. Requires the lock."""
         with suppress(OSError):
-            for name in (SETTINGS, EXECUTION, ENVIRONMENT, METRICS, LOCK):  # the settings first: without, it is no run
+            # The settings go first: without them the folder is not a run.
+            for name in (SETTINGS, EXECUTION, ENVIRONMENT, METRICS, HOLDER, LOCK):
                 (self.path / name).unlink(missing_ok=True)
-            for folder in (self.path, *self.path.parents[: len(self.place.parts) - 1]):
-                folder.rmdir()  # fails, and that is the end of it, where there is something else
-
-    def save_execution(self, how: Mapping[str, Any]) -> None:
-        """How the run is carried out (bit-equal or not, checkpoints): no setting, but what resuming it must know."""
-        if self.execution() != how:
-            write_json(self.path / EXECUTION, how)
-
-    def execution(self) -> dict[str, Any] | None:
-        return read_json(self.path / EXECUTION)
-
-    def environment(self) -> dict[str, Any] | None:
-        return read_json(self.path / ENVIRONMENT)
-
-    def save_environment(self, found: Mapping[str, Any]) -> None:
-        write_json(self.path / ENVIRONMENT, found)
+            for folder in (self.path, *self.path.parents[: len(self.relative_path.parts) - 1]):
+                folder.rmdir()  # fails, and ends the loop, if there is something else in it
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Keeps `state` (see `state_file.pack`) as the newest checkpoint, and the one before it."""
-        self._log.sync()  # a checkpoint must not outlive the lines it has seen
+        """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the previous one."""
+        self._log.sync()  # the lines before a checkpoint must survive whenever it does
         self._checkpoints.save(state)
 
     def load_checkpoint(self) -> tuple[dict[str, Any] | None, str | None]:
-        """The newest whole state, and a sentence where a newer one is damaged; None where there is none."""
+        """The newest complete state or None, and a sentence for the user if a newer one is damaged."""
         return self._checkpoints.load()
 
     def clear_checkpoints(self) -> None:
@@ -212,41 +199,68 @@ class RunFolder:
         return f"RunFolder('{self.path}')"
 
 
+def _check_header(file: Path, header: Mapping[str, Any]) -> None:
+    if missing := HEADER.keys() - header.keys():
+        raise RunError(f"{file} is not the settings of a run: {', '.join(sorted(missing))} missing.")
+    settings = header["settings"]
+    for values, types in ((header, HEADER), (settings, SECTIONS)):
+        for name in types.keys() & values.keys():
+            if type(values[name]) is not types[name]:
+                raise RunError(f"{file}: {name} is {values[name]!r}, which is not a {types[name].__name__}.")
+    for name in ("benchmark", "method"):
+        if settings.get(name, header[name]) != header[name]:
+            raise RunError(f"{file}: {name} is {header[name]!r}, but {settings[name]!r} among the settings.")
+
+
 def find_runs(root: Path) -> list[RunFolder]:
-    """Every run at or under `root` (of `runs/` or of `results/`), ordered by place and then by seed."""
-    found, troubles = readable_runs(root)
-    if troubles:
-        raise RunError(troubles[0])
+    """Every run at or below `root`, such as `runs/` or `results/`, ordered by path and seed.
+
+    Raises:
+        RunError: if the settings of a run cannot be read.
+    """
+    found, problems = readable_runs(root)
+    if problems:
+        raise RunError(problems[0])
     return found
 
 
 def readable_runs(root: Path) -> tuple[list[RunFolder], list[str]]:
-    """The same, of those that can be read; and what is wrong with the others, a sentence each."""
-    root = Path(root)
-    folders = [root] if (root / SETTINGS).is_file() else [path.parent for path in root.rglob(f"seed*/{SETTINGS}")]
-    found, troubles = [], []
-    for folder in sorted(folders):
+    """Every run at or below `root` that can be read, and a sentence for each that cannot."""
+    found, problems = [], []
+    for path in run_folders(root):
         try:
-            found.append(RunFolder.open(folder))
+            if (path / SETTINGS).is_file():
+                found.append(RunFolder.open(path))
         except RunError as error:
-            troubles.append(str(error))
-    return sorted(found, key=lambda run: (run.path.parent, run.seed)), troubles
+            problems.append(str(error))
+    return sorted(found, key=lambda run: (run.path.parent, run.seed)), problems
+
+
+def run_folders(root: Path) -> list[Path]:
+    """Every folder at or below `root` with files of a run, even if settings.json is missing."""
+    if (root / SETTINGS).is_file():
+        return [root]
+    files = (SETTINGS, ACCURACY, RANKS, RESULT, METRICS)
+    return sorted(path for path in root.rglob("seed*") if path.is_dir() and any((path / f).is_file() for f in files))
 
 
 def keep_results(run: RunFolder, target: Path) -> Path:
-    """Copies a finished run's small files (no metrics, no checkpoints) to its place under `target`; returns where.
+    """Copies a finished run's small files (no metrics, no checkpoints) to the same path below `target`.
 
-    Of another run of the same settings and seed nothing stays there, and its result goes first: no copy is of two.
+    An older copy is replaced as a whole: its result is removed first and the new one is written last.
+
+    Returns:
+        The folder of the copy.
     """
     if not run.finished:
         raise RunError(f"{run.path} is not finished: it has no {RESULT} yet. Resume it first.")
-    kept = Path(target) / run.place
+    kept = Path(target) / run.relative_path
     with explained(kept):
         kept.mkdir(parents=True, exist_ok=True)
         if kept.samefile(run.path):
             return kept
         (kept / RESULT).unlink(missing_ok=True)
-    for name in (*SMALL, RESULT):  # the result last: with it, the copy is whole
+    for name in (*SMALL, RESULT):
         data = read(run.path / name)
         if data is not None:
             write(kept / name, data)

@@ -1,61 +1,49 @@
-"""One writer per run: a lock that the kernel drops with its process, however that ends."""
+"""One writer per run: a lock that the operating system drops when its process ends, however it ends."""
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .files import RunError, explained, write_all
+from filelock import FileLock, Timeout
 
-try:
-    import fcntl
-except ImportError:  # Windows has no flock: two processes on one run are not kept apart there
-    fcntl = None  # type: ignore[assignment]
+from .files import RunError, explained
+
+LOCK, HOLDER = ".lock", ".lock-holder"
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Holds the lock file `path` while the block runs; refuses at once where another process (or this one) has it.
-
-    The file stays behind: removing it would let two processes lock two files of one name.
-    """
+def exclusive(folder: Path) -> Iterator[None]:
+    """Holds the lock of a run folder. Refuses at once if another process, or this one, holds it already."""
+    path, holder = folder / LOCK, folder / HOLDER
+    lock = FileLock(path)
     with explained(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        _take(descriptor, path)
-        # Who holds it is a courtesy to the one refused, which a full disk may withhold.
-        with suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            write_all(descriptor, f"{os.getpid()} {socket.gethostname()}".encode())
+        if not folder.exists():  # some releases of filelock would create it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         try:
-            yield
-        finally:
-            with suppress(OSError):
-                os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
-
-
-def _take(descriptor: int, path: Path) -> None:
-    if fcntl is None:
-        return
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(
+                f"{folder} is being written by {_name(holder)}. Wait until it has ended, or stop it, then try again."
+            ) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunError(
-            f"{path.parent} is being written by {_holder(descriptor)}. Wait until that has ended, or end it, "
-            "then run this again."
-        ) from None
-    except OSError as error:
-        raise RunError(
-            f"{path} cannot be locked ({error.strerror}), and without a lock two processes could spoil one run. "
-            "Choose a folder for the runs on a file system with locks."
-        ) from error
+        # The holder's name is only for the message above. A full disk must not stop the run here.
+        with suppress(OSError):
+            holder.write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        with suppress(OSError):
+            holder.unlink()
+        lock.release()
 
 
-def _holder(descriptor: int) -> str:
-    pid, _, host = os.read(descriptor, 300).decode(errors="replace").partition(" ")
+def _name(holder: Path) -> str:
+    try:
+        pid, _, host = holder.read_text(encoding="utf-8", errors="replace").partition(" ")
+    except OSError:
+        pid, host = "", ""
     if not pid.isdigit():
         return "another process"
     if host != socket.gethostname():

@@ -1,4 +1,4 @@
-"""Lines of JSON, appended as a run goes on; a line is whole or it does not count."""
+"""`metrics.jsonl`: one JSON object per line, appended after every epoch."""
 
 import json
 import os
@@ -6,21 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .files import explained, write_all, read, write
-from .json_file import number
+from remnant.files import write_all
+
+from .files import as_number, explained, read, write
 
 Line = dict[str, Any]
 
 
 class MetricsLog:
-    """One JSON object per line. A last line cut short by a kill is passed over, and cut off by the next append."""
+    """A log of JSON lines. A last line that a kill cut short is ignored, and removed by the next append."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, line: Line) -> None:
-        """Adds one line; where that fails, the file is as it was."""
-        data = json.dumps(line, default=number).encode() + b"\n"
+        """Adds one line. If that fails, the file stays as it was."""
+        data = json.dumps(line, default=as_number).encode() + b"\n"
         with explained(self.path), self.path.open("a+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(end - 1, 0))
@@ -37,7 +38,7 @@ class MetricsLog:
         return [line for _, line in self._read()]
 
     def keep_while(self, wanted: Callable[[Line], bool]) -> None:
-        """Drops the first line that is not wanted and everything after it."""
+        """Removes the first line that is not wanted and every line after it."""
         kept = []
         for text, line in self._read():
             if not wanted(line):
@@ -47,13 +48,13 @@ class MetricsLog:
             write(self.path, b"".join(kept))
 
     def sync(self) -> None:
-        """Makes what is there survive a power cut."""
+        """Makes the lines survive a power cut."""
         if self.path.exists():
             with explained(self.path), self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def _read(self) -> list[tuple[bytes, Line]]:
-        """Each line with its bytes. One that is no JSON object (half of one, or rotten) tells nothing: it is left out."""
+        """Each line with its bytes, except lines that are not complete JSON objects."""
         found = []
         for text in (read(self.path) or b"").splitlines(keepends=True):
             try:

@@ -1,4 +1,4 @@
-"""Where a run stands among all: benchmark/method/digest/seed, under names any file system takes."""
+"""The path of a run, `<benchmark>/<method>/<digest>/seed<k>`, with names that every file system accepts."""
 
 import re
 from hashlib import blake2b
@@ -7,12 +7,13 @@ from pathlib import Path
 PLAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 
 
-def place(benchmark: str, method: str, digest: str, seed: int) -> Path:
+def run_path(benchmark: str, method: str, digest: str, seed: int) -> Path:
+    """The path of a run below the folder of all runs."""
     return Path(folder_name(benchmark), folder_name(method), folder_name(digest), f"seed{seed}")
 
 
 def folder_name(name: str) -> str:
-    """The name itself where it is plain; of `dir/own.py:stream` its end and, as two may share that, a few hex digits."""
+    """The name itself if it is plain. `dir/own.py:stream` becomes `own.py-stream-` and a hash of the whole name."""
     if PLAIN.fullmatch(name):
         return name
     end = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", name)[-1]).strip("-._")[:40]

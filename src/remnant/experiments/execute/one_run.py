@@ -1,0 +1,276 @@
+"""One run: a method on a stream with one seed, from the first task, or from a checkpoint, to the result."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remnant.accelerated import FastestExecutor
+from remnant.data import Split, Stream, Task
+from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
+from remnant.memory import ConsolidationError, StateError
+from remnant.methods import Method
+from remnant.training import (
+    Blocking,
+    EpochDone,
+    RandomState,
+    Schedule,
+    Trainer,
+    TrainingState,
+    Work,
+    evaluate_method,
+    run_to_completion,
+)
+
+from ..runs import RunError, RunFolder, note_code
+from .device import pick_device
+from .drift import Drift
+from .factory import build_method
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One report to a watcher: an epoch, a finished task with its row of accuracies, the end of the run, or a note.
+
+    `tasks` is 0 for a note about a run that is not under way.
+    """
+
+    seed: int
+    task: int = 0
+    tasks: int = 0
+    epoch: EpochDone | None = None
+    row: tuple[float, ...] = ()
+    note: str = ""
+    serious: bool = False  # a note that is shown even with --quiet
+    finished: bool = False
+    seconds: float = 0.0  # duration of a finished run, including the time before it was interrupted
+
+
+Watcher = Callable[[Progress], None]
+
+
+def run_seed(plan: Plan, seed: int, watch: Watcher) -> None:
+    """Runs one seed to its end, unless it is finished already."""
+    folder = plan.folder(seed)
+    with folder.lock():
+        if not folder.finished:
+            folder.save_execution(plan.execution)
+            run_to_completion(RunInProgress(plan, seed, folder, watch).work())
+
+
+class RunInProgress:
+    """A run between its first task and its result. `work()` trains it; the folder's lock must be held."""
+
+    stream: Stream
+    method: Method
+    tasks: Sequence[Task]
+    matrix: AccuracyMatrix  # on test sets
+    validation: AccuracyMatrix | None  # the same on validation sets, if every task has one
+
+    def __init__(self, plan: Plan, seed: int, folder: RunFolder, watch: Watcher) -> None:
+        self.plan, self.settings, self.seed, self.folder, self.watch = plan, plan.settings, seed, folder, watch
+        self.device = pick_device(plan.device)
+        self.random = RandomState(seed, self.device)
+        self.drift = Drift(wanted=plan.drift)
+        self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
+        self._clock = time.perf_counter()
+        self._last_checkpoint = time.monotonic()
+        self._diverged = False
+
+    def work(self) -> Work[None]:
+        """Learns task after task. Yields while the device works, and functions that write files."""
+        self.random.use()
+        self.stream, self.method = build_method(self.settings, self.seed, self.device)
+        self.tasks = self.method.curriculum(self.stream)
+        self.matrix = AccuracyMatrix(len(self.stream))
+        self.validation = AccuracyMatrix(len(self.stream)) if all(len(task.valid) for task in self.stream) else None
+        schedule = Schedule(lr=self.settings.options["lr"], **self.settings.training)
+        trainer = Trainer(schedule, FastestExecutor(self.plan.steps))
+        first, training = self._resume()
+        self._warn_about_settings(first)
+        held_out = [self._held_out(task) for task in self.stream[:first]]
+        for number in range(first, len(self.tasks)):
+            task = self.tasks[number].to(self.device)
+            held_out += self._held_out_with(number, task)
+            yield from self._train(trainer, number, task, training)
+            self._consolidate(number, task.train)
+            row = yield from self._evaluate([test for test, _ in held_out], self.matrix, schedule.evaluation_batch)
+            if self.validation is not None:
+                valid = [valid for _, valid in held_out]
+                yield from self._evaluate(valid, self.validation, schedule.evaluation_batch)
+            self.drift.after_task(number, self.method)
+            training = TrainingState()
+            yield self._save_task(number)
+            self.watch(Progress(self.seed, number, len(self.tasks), row=tuple(float(x) for x in row)))
+        self._save_drift(held_out[0][0], schedule.evaluation_batch)
+        self._save_result()
+
+    def _held_out(self, task: Task) -> tuple[Split, Split]:
+        """A task's test and validation sets, which stay on the device after the task."""
+        return task.test.to(self.device), task.valid.to(self.device)
+
+    def _held_out_with(self, number: int, task: Task) -> list[tuple[Split, Split]]:
+        """The sets to evaluate on from this task on; joint training learns the whole stream as one task."""
+        if len(self.tasks) < len(self.stream):
+            return [self._held_out(each) for each in self.stream]
+        own = task if self.tasks[number] is self.stream[number] else self.stream[number]  # `task` is on the device
+        return [self._held_out(own)]
+
+    def _train(self, trainer: Trainer, number: int, task: Task, training: TrainingState) -> Work[None]:
+        if training.epoch == 0:
+            self._start(number)
+        before = trainer.fallback
+        self._clock = time.perf_counter()
+        yield from trainer.fit(self.method, number, task, training, self._epoch_done)
+        self._count_seconds("train")
+        if trainer.fallback and trainer.fallback != before:
+            self._note(number, trainer.fallback, serious=True)
+
+    def _start(self, number: int) -> None:
+        self.method.start(number)
+        if self.method.task != number:  # it would train the head of another task
+            raise RunError(f"{self.settings.method}: its start(task) must call super().start(task), and does not.")
+
+    def _epoch_done(self, done: EpochDone, training: TrainingState) -> Blocking | None:
+        """Records an epoch; returns a function that writes a checkpoint if one is due."""
+        self.folder.record(**{name: value for name, value in vars(done).items() if name != "epochs"})
+        self.watch(Progress(self.seed, done.task, len(self.tasks), epoch=done))
+        if not math.isfinite(done.loss) and not self._diverged:
+            self._diverged = True
+            self._note(done.task, f"the loss is {done.loss} since epoch {done.epoch}: did it diverge? Try a lower lr.")
+        due = self.plan.checkpoint_every and done.epoch % self.plan.checkpoint_every == 0
+        if not due or time.monotonic() - self._last_checkpoint < self.plan.checkpoint_seconds:
+            return None
+        self._count_seconds("train")
+        return self._checkpoint(done.task, training)
+
+    def _consolidate(self, number: int, train: Split) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                self.method.finish(number, train)
+            except ConsolidationError as error:
+                raise RunError(f"Seed {self.seed}, task {number + 1} of {len(self.tasks)}: {error}") from error
+        for warning in caught:
+            self._note(number, str(warning.message))
+        self._count_seconds("consolidate")
+
+    def _evaluate(self, splits: Sequence[Split], matrix: AccuracyMatrix, batch: int) -> Work[NDArray[np.float64]]:
+        """Appends the accuracies on all tasks so far to the matrix."""
+        row = (yield from evaluate_method(self.method, dict(enumerate(splits)), batch)).accuracy
+        while matrix.learned + 1 < len(row):  # joint training has no rows before the last
+            matrix.append(np.full(matrix.learned + 1, np.nan))
+        matrix.append(row)
+        self._count_seconds("evaluate")
+        return row
+
+    def _checkpoint(self, task: int, training: TrainingState) -> Blocking:
+        """A function that writes a checkpoint. It uses the run's own tensors: call it before the run continues."""
+        state = {
+            "task": task,
+            "training": training.state_dict(),
+            "method": self.method.state_dict(),
+            "random": self.random.get(),
+            "matrix": self.matrix.to_csv(),
+            "validation": None if self.validation is None else self.validation.to_csv(),
+            "seconds": dict(self.seconds),
+            "drift": self.drift.first,
+        }
+
+        def write() -> None:
+            self.folder.save_checkpoint(state)
+            self._last_checkpoint = time.monotonic()
+
+        return write
+
+    def _resume(self) -> tuple[int, TrainingState]:
+        """Restores the newest checkpoint; returns the task and the state to continue from."""
+        state, note = self.folder.load_checkpoint()
+        if note:
+            self._note(0, note, serious=True)
+        if state is None:
+            self.folder.truncate_metrics(lambda line: False)
+            return 0, TrainingState()
+        task, training = int(state["task"]), TrainingState.from_state(state["training"], self.device)
+        if training.epoch:
+            self._start(task)
+        try:
+            self.method.load_state_dict(state["method"])
+        except (KeyError, RuntimeError, StateError) as error:
+            raise RunError(
+                f"The checkpoint in {self.folder.path} does not fit this release's {self.settings.method} "
+                f"({str(error).splitlines()[0]}). Resume with the release that wrote it, or move the folder away."
+            ) from error
+        self.random.set(state["random"])
+        self.seconds.update(state["seconds"])
+        self.matrix = AccuracyMatrix.from_csv(state["matrix"])
+        self.validation = AccuracyMatrix.from_csv(state["validation"]) if state.get("validation") else None
+        self.drift.first = state.get("drift")
+        done = (task, training.epoch)
+        self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
+        self._note(task, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
+        if other_code := note_code(self.folder, self.device):
+            self._note(task, other_code, serious=True)
+        return task, training
+
+    def _warn_about_settings(self, task: int) -> None:
+        if self.plan.steps == "captured" and self.device.type == "cpu":
+            self._note(task, "steps are not captured: CUDA graphs need a GPU, and this run is on the CPU")
+        if "patience" in self.settings.training and self.validation is None:
+            self._note(task, "tasks without a validation set (stream.valid) train all their epochs: no early stopping")
+
+    def _save_task(self, number: int) -> Blocking:
+        """A function that writes the matrix and the ranks, and then a checkpoint."""
+        ranks = self.method.ranks()
+        checkpoint = self._checkpoint(number + 1, TrainingState())
+
+        def write() -> None:
+            self.folder.save_matrix(self.matrix)
+            if ranks:
+                self.folder.save_ranks(ranks)
+            checkpoint()
+
+        return write
+
+    def _save_drift(self, test: Split, batch: int) -> None:
+        try:
+            if histograms := self.drift.histograms(self.method, test, batch):
+                self.folder.save_drift(histograms)
+        except ValueError as error:
+            self._note(len(self.tasks) - 1, f"the drift is not recorded: {error}")
+
+    def _save_result(self) -> None:
+        validation = self.validation
+        self.folder.save_result(
+            {
+                "acc": average_accuracy(self.matrix),
+                "bwt": backward_transfer(self.matrix),
+                # Settings are chosen by these: test sets are not for that.
+                "validation_acc": None if validation is None else average_accuracy(validation),
+                "validation_bwt": None if validation is None else backward_transfer(validation),
+                "learning_accuracy": learning_accuracy(self.matrix),
+                "seconds": dict(self.seconds),
+                "capacity": self.method.capacity,
+                "memory_bytes": self.method.nbytes,
+                "parameters": sum(p.numel() for p in self.method.network.parameters()),
+            }
+        )
+        self.folder.clear_checkpoints()
+        last, seconds = self.matrix.tasks - 1, sum(self.seconds.values())
+        self.watch(Progress(self.seed, last, self.matrix.tasks, finished=True, seconds=seconds))
+
+    def _note(self, task: int, note: str, *, serious: bool = False) -> None:
+        self.watch(Progress(self.seed, task, len(self.tasks), note=note, serious=serious))
+
+    def _count_seconds(self, part: str) -> None:
+        """Adds the wall time since the last call to one part of the run."""
+        now = time.perf_counter()
+        self.seconds[part] += now - self._clock
+        self._clock = now

@@ -1,0 +1,35 @@
+"""Run folders: the files of a run, written safely and read with checks.
+
+`RunFolder.open(path)` and `find_runs(root)` give folders; `RunFolder.read()` gives a `RunContents` whose values are
+typed and consistent. Whatever is wrong with a folder is a `RunError` that names the file.
+"""
+
+from .contents import DriftHistogram, RunContents, RunResult
+from .environment import environment
+from .files import RunError, damaged, explained, read_json, write, write_json
+from .folder import RunFolder, find_runs, keep_results, readable_runs, run_folders
+from .paths import folder_name, run_path
+from .provenance import check_files, finished_before, note_code
+
+__all__ = [
+    "DriftHistogram",
+    "RunContents",
+    "RunError",
+    "RunFolder",
+    "RunResult",
+    "check_files",
+    "damaged",
+    "environment",
+    "explained",
+    "find_runs",
+    "finished_before",
+    "folder_name",
+    "keep_results",
+    "note_code",
+    "read_json",
+    "readable_runs",
+    "run_folders",
+    "run_path",
+    "write",
+    "write_json",
+]

@@ -1,0 +1,138 @@
+"""A run folder's files as typed values, checked against each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from remnant.errors import UserError
+from remnant.evaluation import AccuracyMatrix, average_accuracy
+
+from .files import RunError
+
+if TYPE_CHECKING:
+    from .folder import RunFolder
+
+ACCURACY, RANKS, RESULT, DRIFT = "accuracy.csv", "ranks.json", "result.json", "drift.json"
+
+
+class DriftHistogram(NamedTuple):
+    """How often a value fell between `edges[i]` and `edges[i + 1]`."""
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The numbers of `result.json`, as fractions. None: not defined, as BWT is not for joint training."""
+
+    acc: float
+    bwt: float | None = None
+    learning_accuracy: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of train, evaluate and consolidate
+    capacity: float | None = None  # parameters at the end, relative to the network at the start
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """Everything a run has measured. `result` is None until the run is finished.
+
+    `digest` is computed from the settings, so that an edited `settings.json` does not pass for the original.
+    `drift` is the interference activation of the paper (Sec. 7) per layer, on inputs of the first task.
+    """
+
+    digest: str
+    environment: Mapping[str, Any]
+    matrix: AccuracyMatrix | None
+    result: RunResult | None
+    ranks: Mapping[str, Sequence[int]]
+    drift: Mapping[str, DriftHistogram]
+    metrics: Sequence[Mapping[str, Any]]
+
+
+def read_contents(folder: RunFolder) -> RunContents:
+    """Reads and checks all files of a run; raises RunError for the first that is damaged or contradicts another."""
+    matrix = folder.matrix()
+    try:
+        return RunContents(
+            _digest(folder.settings),
+            folder.environment() or {},
+            matrix,
+            _result(folder.result(), matrix),
+            _ranks(folder.ranks() or {}),
+            _drift(folder.drift() or {}),
+            folder.metrics(),
+        )
+    except ValueError as error:
+        raise RunError(f"{folder.path}/{error}") from error
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    from ..settings import Settings
+
+    try:
+        return Settings.from_dict(settings).digest
+    except (UserError, ValueError, TypeError, AttributeError):  # settings of another release
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _result(content: Mapping[str, Any] | None, matrix: AccuracyMatrix | None) -> RunResult | None:
+    if content is None:
+        return None
+    if matrix is None or matrix.learned < matrix.tasks:
+        raise ValueError(f"{RESULT} exists, but {ACCURACY} is missing or incomplete.")
+    acc = _number(content, "acc")
+    if acc is None or not 0 <= acc <= 1:
+        raise ValueError(f"{RESULT}: acc is {content.get('acc')!r}, not a fraction between 0 and 1.")
+    if abs(acc - average_accuracy(matrix)) > 1e-6:
+        raise ValueError(f"{RESULT} says ACC {acc:.4f}, but {ACCURACY} gives {average_accuracy(matrix):.4f}.")
+    seconds = content.get("seconds")
+    if not isinstance(seconds, dict):
+        raise ValueError(f"{RESULT}: seconds is {seconds!r}, not a table with train, evaluate and consolidate.")
+    return RunResult(
+        acc,
+        _number(content, "bwt"),
+        _number(content, "learning_accuracy"),
+        {str(part): _number(seconds, part) or 0.0 for part in seconds},
+        _number(content, "capacity"),
+        _number(content, "memory_bytes"),
+    )
+
+
+def _number(content: Mapping[str, Any], key: str) -> float | None:
+    value = content.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (float("inf"), float("-inf")):
+        raise ValueError(f"{RESULT}: {key} is {value!r}, not a number.")
+    return None if isnan(value) else float(value)
+
+
+def _ranks(content: Mapping[str, Any]) -> dict[str, list[int]]:
+    for layer, added in content.items():
+        if not isinstance(added, list) or not all(isinstance(rank, int) for rank in added):
+            raise ValueError(f"{RANKS}: {layer} should have one whole number per task, not {added!r}.")
+    return dict(content)
+
+
+def _drift(content: Mapping[str, Any]) -> dict[str, DriftHistogram]:
+    found = {}
+    for layer, histogram in content.items():
+        try:
+            edges, counts = (tuple(float(x) for x in histogram[part]) for part in ("edges", "counts"))
+        except (TypeError, KeyError, ValueError):
+            raise ValueError(f"{DRIFT}: {layer} should have lists of numbers `edges` and `counts`.") from None
+        rising = all(low < high for low, high in pairwise(edges))
+        if len(edges) != len(counts) + 1 or not counts or not rising or not all(map(isfinite, edges)):
+            raise ValueError(f"{DRIFT}: {layer} should have n counts and n + 1 rising edges.")
+        if not all(isfinite(count) and count >= 0 for count in counts):
+            raise ValueError(f"{DRIFT}: {layer} has a count that is negative or not finite.")
+        found[layer] = DriftHistogram(edges, counts)
+    return found
