@@ -1,4 +1,4 @@
-"""A captured step is the eager step, recorded: the same weights come out."""
+"""Captured steps end with the same weights as eager ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 from replaying import POOL, Graph
 
+from remnant.accelerated.cuda_graph import CapturedSteps, _steps_per_graph
 from remnant.data import Split
 from remnant.methods import METHODS
 from remnant.models import build
-from remnant.training import RandomState, at_once
-from remnant.training.steps import CapturedSteps, EagerSteps, _steps_per_graph
+from remnant.training import EagerSteps, RandomState, run_to_completion
 
 OPTIONS = {
     "gpm": {"threshold": {"value": 0.9}, "samples": 50},
@@ -34,7 +34,7 @@ def test_an_epoch_takes_few_graphs_and_few_recorded_steps(steps: int, length: in
 
 @pytest.mark.parametrize("rows", [7, 10, 90, 100, 103, 195])
 def test_graphs_of_any_length_make_up_the_epoch(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a graph that records and recomputes on a CPU; ten rows to a step, one left alone waits."""
+    """With a graph that records and recomputes on a CPU. A step has ten rows; a last batch of one row is left out."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
     monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
@@ -48,36 +48,34 @@ def test_graphs_of_any_length_make_up_the_epoch(rows: int, monkeypatch: pytest.M
         begun = {name: tensor.clone() for name, tensor in net.state_dict().items()}
         steps = kind(method, data, 10)
         if isinstance(steps, CapturedSteps):
-            at_once(steps.record())
-        net.load_state_dict(begun)  # this graph computes while it records
+            run_to_completion(steps.capture())
+        net.load_state_dict(begun)  # this graph computes while it is captured
         torch.manual_seed(4)
         for _ in range(2):
-            for start in steps.epoch():
-                if start is not None:
-                    start()
+            run_to_completion(steps.epoch())
         ends.append([*(p.detach().clone() for p in net.parameters()), steps.loss])
     for eager, captured in zip(*ends, strict=True):
         torch.testing.assert_close(captured, eager)
 
 
-def test_others_may_go_between_what_recording_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readiness, warm-ups, a collection, a graph for several batches, one for the short one: no two in one turn."""
+def test_other_runs_may_continue_between_the_parts_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm-up, first steps, a collection, a graph for several batches, one for the short batch: each in its own turn."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
     monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
     done: list[str] = []
     monkeypatch.setattr("gc.collect", lambda: done.append("collected"))
-    monkeypatch.setattr(CapturedSteps, "_one", lambda self, part: done.append(f"stepped {len(part)}"))
-    monkeypatch.setattr("remnant.training.steps.warm_up", lambda network: done.append("made ready"))
+    monkeypatch.setattr(CapturedSteps, "_step", lambda self, part: done.append(f"stepped {len(part)}"))
+    monkeypatch.setattr("remnant.accelerated.cuda_graph.warm_up", lambda network: done.append("warmed up"))
     method = METHODS["finetune"](build("mlp", input_shape=(1, 6, 6), classes=[3], seed=1), lr=0.05)
     steps = CapturedSteps(method, Split.of(torch.randn(45, 1, 6, 6), torch.zeros(45, dtype=torch.int64)), 10)
     turns = []
-    for start in steps.record():
-        if start is not None:
-            start()
+    for blocking in steps.capture():
+        if blocking is not None:
+            blocking()
         turns.append(list(done))
         done.clear()
-    assert turns[0] == ["made ready"]
+    assert turns[0] == ["warmed up"]
     assert sorted(turns[1]) == ["stepped 10", "stepped 5"]
     assert turns[2:] == [["collected"], ["stepped 10"] * 2, ["stepped 5"]]
 
@@ -109,13 +107,11 @@ def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dt
             learner.start(1 if method != "multitask" else 0)
             made = steps(learner, Split.of(x, y), 32)
             if isinstance(made, CapturedSteps):
-                at_once(made.record())
+                run_to_completion(made.capture())
             random.set(torch.Generator(device).manual_seed(7).get_state())
             for epoch in range(5):
                 learner.on_epoch_start(epoch, 5, made.count)
-                for start in made.epoch():
-                    if start is not None:
-                        start()
+                run_to_completion(made.epoch())
         torch.cuda.synchronize()
         ends.append([p.detach().clone() for p in net.parameters()])
     for eager, captured in zip(*ends, strict=True):

@@ -1,4 +1,4 @@
-"""One kernel for many steps takes the steps that plain ones take."""
+"""One kernel for a whole epoch takes the steps of `EagerSteps`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from remnant.accelerated import FastestExecutor
 from remnant.accelerated.cuda_program import KernelError
 from remnant.accelerated.fused_mlp import FusedSteps, fits
 from remnant.accelerated.manual_backward import ManualBackwardSteps
-from remnant.data import Split, Task
+from remnant.data import Split
 from remnant.methods import METHODS, Method
 from remnant.models import build
-from remnant.training import Schedule, Trainer, at_once
-from remnant.training.steps import EagerSteps
+from remnant.training import EagerSteps, run_to_completion
 
 BOTH = (FusedSteps, EagerSteps)
 OPTIONS: dict[str, dict[str, Any]] = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}}
@@ -35,15 +35,14 @@ def split(device: str, rows: int = 607, input_shape: tuple[int, ...] = SHAPE, cl
 
 
 @pytest.mark.parametrize("classes", [10, [10, 10]], ids=["one head", "two heads"])
-def test_what_remains_is_what_a_step_multiplies_the_gradient_with(classes: Any) -> None:
+def test_layer_projections_are_what_a_step_multiplies_the_gradient_with(classes: Any) -> None:
     method, data = learner("gpm", "cpu", classes), split("cpu")
-    assert method.remaining() == {}
+    assert method.layer_projections() == {}
     method.start(0)
     method.finish(0, data)
     method.start(1)
-    remaining = method.remaining()
-    assert remaining is not None
-    assert remaining.keys() == {"hidden.0", "hidden.1", *(["head"] if classes == 10 else [])}
+    projections = method.layer_projections()
+    assert projections.keys() == {"hidden.0", "hidden.1", *(["head"] if classes == 10 else [])}
     x, y = data.x[:10], data.y[:10]
     before = {name: p.detach().clone() for name, p in method.network.named_parameters()}
     free = dict(
@@ -58,7 +57,7 @@ def test_what_remains_is_what_a_step_multiplies_the_gradient_with(classes: Any) 
         gradient = free[name]
         if gradient is not None:
             layer = name.removesuffix(".weight")
-            kept = gradient @ remaining[layer] if layer in remaining else gradient
+            kept = gradient @ projections[layer] if layer in projections else gradient
             torch.testing.assert_close(parameter.detach(), before[name] - 0.05 * kept, rtol=1e-5, atol=1e-6)
 
 
@@ -74,23 +73,23 @@ def test_a_machine_without_the_kernel_takes_slower_steps_and_says_why(monkeypatc
     monkeypatch.setattr("remnant.accelerated.fused_mlp.MlpKernel", missing)
     method, data = learner("gpm", "cpu"), split("cpu")
     method.start(0)
-    trainer = Trainer(Schedule(lr=0.05, epochs=1, batch=10))
-    assert isinstance(at_once(trainer.steps_of(method, Task("one", 10, data, data, data))), ManualBackwardSteps)
-    assert trainer.fallback == "an epoch is not one kernel: The CUDA compiler library (libnvrtc) was not found."
+    executor = FastestExecutor()
+    assert isinstance(run_to_completion(executor.steps(method, data, 10)), ManualBackwardSteps)
+    assert executor.fallback == "an epoch is not one kernel: The CUDA compiler library (libnvrtc) was not found."
 
 
-def test_others_may_go_while_the_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is handed out as what whoever drives several runs calls in another thread."""
+def test_other_runs_may_continue_while_the_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compilation is yielded as a function, which a scheduler calls in another thread."""
     made: list[int] = []
     monkeypatch.setattr("remnant.accelerated.fused_mlp.fits", lambda *_: True)
     monkeypatch.setattr("remnant.accelerated.fused_mlp.MlpKernel", lambda chain, rows: made.append(rows))
     method, data = learner("gpm", "cpu"), split("cpu")
     method.start(0)
-    steps = Trainer(Schedule(lr=0.05, epochs=1, batch=10)).steps_of(method, Task("one", 10, data, data, data))
-    start = next(steps)
+    steps = FastestExecutor().steps(method, data, 10)
+    compile_kernel = next(steps)
     assert made == []
-    assert start is not None
-    start()
+    assert compile_kernel is not None
+    compile_kernel()
     assert 10 in made
     with pytest.raises(StopIteration) as over:
         next(steps)
@@ -108,7 +107,7 @@ def test_the_kernel_gets_rows_as_it_reads_them_whatever_the_method_gives(monkeyp
     class Reader:
         def __init__(self, *_: Any) -> None: ...
 
-        def take(self, order: Tensor, lr: Tensor, loss: Tensor) -> None:
+        def take_steps(self, order: Tensor, lr: Tensor, loss: Tensor) -> None:
             assert order.is_contiguous()
             assert order.dtype == torch.int64
             taken.append(order)
@@ -133,9 +132,7 @@ def two_epochs(kind: Any, method: Method, data: Split, batch: int, *, first: boo
     if isinstance(steps, FusedSteps):
         steps.compile()
     for _ in range(2):
-        for start in steps.epoch():
-            if start is not None:
-                start()
+        run_to_completion(steps.epoch())
     return [p.detach().clone() for p in method.network.parameters()], steps.loss
 
 

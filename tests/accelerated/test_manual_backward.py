@@ -1,4 +1,4 @@
-"""Steps without autograd are the steps autograd takes, on the networks and methods they are for."""
+"""Steps without autograd end with the weights of `EagerSteps`, for the networks and methods they support."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from remnant.accelerated import FastestExecutor
 from remnant.accelerated.manual_backward import ManualBackwardSteps, fits
-from remnant.data import Split, Task
-from remnant.methods import GPM, METHODS, Finetune, Method
-from remnant.models import MLP, build
-from remnant.training import Schedule, Trainer, at_once
-from remnant.training.steps import EagerSteps
+from remnant.data import Split
+from remnant.methods import METHODS, Finetune, GradientProjection, Method
+from remnant.models import MLP
+from remnant.training import EagerSteps, run_to_completion
 
 OPTIONS: dict[str, dict[str, Any]] = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}, "ewc": {"strength": 10.0}}
 TOLERANCE = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-13}}
 
 
 def learner(method: str, classes: Any = 10, dtype: torch.dtype = torch.float32, **shape: Any) -> Method:
-    network = build("mlp", input_shape=(1, 12, 13), classes=classes, seed=1, **shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        network = MLP((1, 12, 13), classes, **shape)
     return METHODS[method](network.to(dtype), lr=0.05, **OPTIONS.get(method, {}))
 
 
@@ -91,13 +93,13 @@ def test_the_rate_may_change_between_epochs() -> None:
 
 def test_what_is_remembered_is_left_alone() -> None:
     method, data = learner("gpm"), split()
-    assert isinstance(method, GPM)
+    assert isinstance(method, GradientProjection)
     after(ManualBackwardSteps, method, data, 10, 2, 2)
     assert method.memory.verify().worst < 1e-5
 
 
-class Clipped(GPM):
-    """A step of its own; what remains was said of GPM's."""
+class Clipped(GradientProjection):
+    """Its steps differ from those that GradientProjection declares a fast form for."""
 
     def apply_gradients(self, gradients: Any) -> None:
         super().apply_gradients([gradient.clamp(-1, 1) for gradient in gradients])
@@ -108,9 +110,8 @@ class Smoothed(Finetune):
         return nn.functional.cross_entropy(self.network(x, self.task), y, label_smoothing=0.1)
 
 
-class Unsure(GPM):
-    def remaining(self) -> Any:
-        return None
+class Undeclared(GradientProjection):
+    fast_form = None
 
 
 class Leaky(MLP):
@@ -125,17 +126,20 @@ def test_it_is_for_plain_networks_and_methods_that_only_project() -> None:
     assert not fits(learner("gpm", bias=True))
     assert not fits(learner("finetune", hidden=(100, 2000)))
     network = learner("gpm").network
-    for kind in (Clipped, Unsure):
+    for kind in (Clipped, Undeclared):
         assert not fits(kind(network, lr=0.1, **OPTIONS["gpm"]))
     assert not fits(Smoothed(network, lr=0.1))
     assert not fits(Finetune(Leaky((1, 12, 13), 10), lr=0.1))
+    other_optimizer = learner("finetune")
+    other_optimizer.use_optimizer("sgd", momentum=0.9)
+    assert not fits(other_optimizer)
     frozen = learner("finetune")
     next(frozen.network.parameters()).requires_grad_(False)
     assert not fits(frozen)
 
 
 @pytest.mark.parametrize(("steps", "kind"), [("auto", ManualBackwardSteps), ("eager", EagerSteps)])
-def test_the_trainer_takes_them_where_it_may(steps: str, kind: type) -> None:
-    trainer, task = Trainer(Schedule(0.1, 1, batch=10), steps=steps), Task("a", 10, split(), split(), split())
-    assert type(at_once(trainer.steps_of(learner("gpm"), task))) is kind
-    assert type(at_once(trainer.steps_of(learner("ewc"), task))) is EagerSteps
+def test_the_executor_chooses_them_where_it_may(steps: str, kind: type) -> None:
+    executor = FastestExecutor(steps)
+    assert type(run_to_completion(executor.steps(learner("gpm"), split(), 10))) is kind
+    assert type(run_to_completion(executor.steps(learner("ewc"), split(), 10))) is EagerSteps

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from remnant.accelerated.mlp_kernel import CLUSTER, SOURCE
+from remnant.accelerated.fused_mlp import CLUSTER, SOURCE
 
 EMULATED = Path(__file__).with_name("emulated")
 Sizes = tuple[int, int, int, int, int]  # inputs, hidden units, hidden units, classes, batch

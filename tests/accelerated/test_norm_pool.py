@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from remnant.models.activation import PARTS, ReluDropout, _split
+from remnant.accelerated import fuse_activations
+from remnant.accelerated.norm_pool import PARTS, _split
+from remnant.models import ReluDropout
 
 SHAPES = [((3, 5, 7, 9), True), ((64, 64, 29, 29), True), ((2, 8, 6, 6), False), ((64, 2048), False)]
+
+
+def fused(rate: float, *, pool: bool = False) -> ReluDropout:
+    """A layer that uses the kernels."""
+    layer = ReluDropout(rate, pool=pool)
+    fuse_activations(layer)
+    return layer
 
 
 def plain(x: Tensor, pool: bool) -> Tensor:
@@ -29,7 +38,7 @@ def test_at_test_nothing_is_dropped(shape: tuple[int, ...], pool: bool) -> None:
 def test_without_dropout_it_is_relu_and_pooling(shape: tuple[int, ...], pool: bool) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda", requires_grad=True)
-    ours, theirs = ReluDropout(0.0, pool=pool)(x), plain(x, pool)
+    ours, theirs = fused(0.0, pool=pool)(x), plain(x, pool)
     assert ours.grad_fn is not None
     assert "Fused" in ours.grad_fn.name()
     gradient = torch.randn_like(theirs)
@@ -42,7 +51,7 @@ def test_without_dropout_it_is_relu_and_pooling(shape: tuple[int, ...], pool: bo
 def test_with_dropout_the_gradient_goes_where_the_values_came_from(shape: tuple[int, ...], pool: bool) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda", requires_grad=True)
-    y = ReluDropout(0.25, pool=pool)(x)
+    y = fused(0.25, pool=pool)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
     came = gradient != 0
     assert torch.equal(gradient[came].unique(), torch.tensor([1 / 0.75], device="cuda"))
@@ -55,7 +64,7 @@ def test_with_dropout_the_gradient_goes_where_the_values_came_from(shape: tuple[
 def test_each_value_is_dropped_with_the_given_probability_and_anew_each_time() -> None:
     torch.manual_seed(0)
     x = torch.ones(1000, 1000, device="cuda")
-    layer = ReluDropout(0.3)
+    layer = fused(0.3)
     first, second = (layer(x) > 0 for _ in range(2))
     for kept in (first, second):
         assert kept.float().mean().item() == pytest.approx(0.7, abs=0.003)  # six standard deviations
@@ -69,7 +78,7 @@ def test_what_is_no_number_stays_none() -> None:
     for pool in (True, False):
         x = torch.zeros(1, 2, 4, 4, device="cuda")
         x[0, 0, 1, 1] = float("nan")
-        assert ReluDropout(0.0, pool=pool)(x).isnan().any()
+        assert fused(0.0, pool=pool)(x).isnan().any()
 
 
 def by_the_batch(features: int, device: str = "cpu") -> nn.BatchNorm1d:
@@ -93,7 +102,7 @@ def test_a_norm_by_the_batch_in_the_same_pass(rows: int, features: int, rate: fl
     torch.manual_seed(0)
     norm = by_the_batch(features, "cuda")
     x = torch.randn(rows, features, device="cuda").mul_(3).add_(5).requires_grad_()
-    ours = ReluDropout(rate)(x, norm)
+    ours = fused(rate)(x, norm)
     assert ours.grad_fn is not None
     assert "Normalised" in ours.grad_fn.name()
     gradient = torch.randn_like(ours)
@@ -114,7 +123,7 @@ def test_a_norm_by_the_batch_in_the_same_pass(rows: int, features: int, rate: fl
 def test_a_norm_that_someone_watches_is_called(pool: bool) -> None:
     norm, seen = before_pooling(8, "cuda") if pool else by_the_batch(8, "cuda"), []
     norm.register_forward_hook(lambda *_: seen.append(1))
-    ReluDropout(0.5, pool=pool)(torch.randn((4, 8, 4, 4) if pool else (4, 8), device="cuda"), norm)
+    fused(0.5, pool=pool)(torch.randn((4, 8, 4, 4) if pool else (4, 8), device="cuda"), norm)
     assert seen
 
 
@@ -144,7 +153,7 @@ def drawn(layer: ReluDropout, shape: tuple[int, ...], seed: int) -> Tensor:
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_a_norm_by_the_batch_before_pooling(shape: tuple[int, ...], rate: float) -> None:
     torch.manual_seed(0)
-    norm, layer = before_pooling(shape[1], "cuda"), ReluDropout(rate, pool=True)
+    norm, layer = before_pooling(shape[1], "cuda"), fused(rate, pool=True)
     x = (
         torch.randint(-60, 60, shape, device="cuda") / 16 + 5
     ).requires_grad_()  # the same or clearly apart: no close calls
@@ -165,7 +174,7 @@ def test_a_norm_by_the_batch_before_pooling(shape: tuple[int, ...], rate: float)
 @pytest.mark.gpu
 def test_before_pooling_too_each_value_is_dropped_with_the_given_probability_and_anew_each_time() -> None:
     torch.manual_seed(0)
-    norm, layer = before_pooling(64, "cuda"), ReluDropout(0.5, pool=True)
+    norm, layer = before_pooling(64, "cuda"), fused(0.5, pool=True)
     nn.init.zeros_(norm.weight)
     nn.init.ones_(norm.bias)
     x = torch.randn(64, 64, 30, 30, device="cuda")
@@ -178,7 +187,7 @@ def test_before_pooling_too_each_value_is_dropped_with_the_given_probability_and
 
 @pytest.mark.gpu
 def test_a_norm_before_pooling_is_the_same_bit_for_bit_each_time() -> None:
-    norm, layer = before_pooling(64, "cuda"), ReluDropout(0.2, pool=True)
+    norm, layer = before_pooling(64, "cuda"), fused(0.2, pool=True)
     x = torch.randn(64, 64, 29, 29, device="cuda", requires_grad=True)
     gradient = torch.randn(64, 64, 14, 14, device="cuda")
     results = []
@@ -197,14 +206,14 @@ def test_a_norm_before_pooling_of_values_far_from_zero_loses_no_digits_of_their_
         torch.randn(8, 16, 29, 29, device="cuda") + 1000
     )  # in float32 their squares' sum knows the variance to a few per cent
     theirs = F.max_pool2d(F.relu(norm.double()(x.double())), 2)
-    ours = ReluDropout(0.0, pool=True)(x, norm.float())
+    ours = fused(0.0, pool=True)(x, norm.float())
     torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-3)
 
 
 @pytest.mark.gpu
 def test_a_norm_before_pooling_that_is_fixed_passes_the_gradient_on() -> None:
     torch.manual_seed(0)
-    norm, layer = before_pooling(8, "cuda"), ReluDropout(0.0, pool=True)
+    norm, layer = before_pooling(8, "cuda"), fused(0.0, pool=True)
     x = torch.randn(4, 8, 5, 5, device="cuda", requires_grad=True)
     (free,) = torch.autograd.grad(layer(x, norm).square().sum(), x)
     norm.requires_grad_(False)
@@ -216,7 +225,7 @@ def test_a_norm_before_pooling_keeps_what_is_no_number_to_its_channel() -> None:
     for bad in (float("nan"), float("inf")):
         norm, x = before_pooling(3, "cuda"), torch.randn(2, 3, 4, 4, device="cuda")
         x[1, 1, 2, 3] = bad
-        y = ReluDropout(0.0, pool=True)(x, norm)
+        y = fused(0.0, pool=True)(x, norm)
         assert y[:, 1].isnan().all()
         assert y[:, [0, 2]].isfinite().all()
 

@@ -1,4 +1,4 @@
-"""How long a task trains, at which rate and with which weights it ends; and what an evaluation sees."""
+"""How long a task trains, at which rate, and with which weights it ends; which batches an evaluation sees."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant.data import Split, Task
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.settings import resolve
 from remnant.memory import codec
 from remnant.methods import Finetune, Method
 from remnant.models import build
-from remnant.training import Blocking, EpochDone, Schedule, Trainer, TrainingState, evaluate_in_turns
+from remnant.training import (
+    Blocking,
+    EpochDone,
+    Schedule,
+    Trainer,
+    TrainingState,
+    evaluate_method,
+    run_to_completion,
+)
 
 CPU = torch.device("cpu")
 
 
 class Scripted(Method):
-    """A method whose validation loss is given beforehand. Its weights count the epochs: they say which model this is."""
+    """A method with given validation losses. Its weights count the steps, which identifies the model."""
 
     name = "scripted"
 
@@ -67,13 +75,13 @@ def fit(
     state: TrainingState | None = None,
     stop_after: int | None = None,
 ) -> list[EpochDone]:
-    """All epochs, or those until a kill after `stop_after`."""
+    """Trains all epochs, or stops after `stop_after` of them as if killed."""
     done: list[EpochDone] = []
     work = Trainer(schedule).fit(method, 3, given_task, state or TrainingState(), lambda epoch, _: done.append(epoch))
-    for start in work:
-        assert start is None  # nothing to start on a CPU
+    for blocking in work:
+        assert blocking is None
         if stop_after is not None and len(done) == stop_after:
-            work.close()  # type: ignore[attr-defined]
+            work.close()
     return done
 
 
@@ -117,7 +125,7 @@ def test_early_stopping_is_the_published_loop_also_when_it_was_cut_off(
     assert method.rates == pytest.approx(rates)
     assert method.model == model
 
-    # The same, cut off after some epoch: what goes on has the saved state and nothing else.
+    # The same, killed after some epoch and resumed from the saved state.
     method, state = Scripted(losses), TrainingState()
     before = fit(method, schedule, task(), state, stop_after=killed)
     saved = state.state_dict()
@@ -129,7 +137,7 @@ def test_early_stopping_is_the_published_loop_also_when_it_was_cut_off(
     assert again.model == model
 
 
-def test_until_the_end_training_goes_on_from_the_last_model_not_from_the_best() -> None:
+def test_each_epoch_continues_from_the_last_model_and_the_best_is_restored_at_the_end() -> None:
     losses = [0.5, 0.3, 0.9, 0.9, 0.9, 0.2, 0.9, 0.9, 0.9, 0.9]
     schedule = Schedule(1.0, 10, batch=4, patience=2, factor=2.0, lr_min=0.01)
     seen = []
@@ -209,7 +217,8 @@ def test_a_training_state_comes_back_from_a_file(tmp_path: Path) -> None:
     fit(method, Schedule(1.0, 4, batch=4, patience=2, factor=3, lr_min=0.5), task(), state)
     (tmp_path / "state").write_bytes(b"".join(codec.pack(state.state_dict())))
     back = TrainingState.from_state(codec.read(tmp_path / "state"), CPU)
-    assert (back.epoch, back.over, back.stopping) == (4, True, state.stopping)
+    assert (back.epoch, back.over, back.lr) == (4, True, state.lr)
+    assert (back.best_loss, back.patience) == (pytest.approx(0.4), 2)
     assert back.best.keys() == state.best.keys()
     assert all(torch.equal(back.best[name], state.best[name]) for name in back.best)
     fresh = TrainingState.from_state(TrainingState().state_dict(), CPU)
@@ -217,7 +226,7 @@ def test_a_training_state_comes_back_from_a_file(tmp_path: Path) -> None:
 
 
 def test_the_best_model_is_a_copy() -> None:
-    """The weights go on changing in place; what was best must not."""
+    """Later steps change the weights in place."""
     method, state = Scripted([0.1, 0.9, 0.9]), TrainingState()
     fit(method, Schedule(1.0, 3, batch=4, patience=5, factor=2, lr_min=0.1), task(), state)
     with torch.no_grad():
@@ -230,7 +239,7 @@ def test_the_best_model_is_a_copy() -> None:
 
 
 class Listening(Finetune):
-    """Notes the batches it is asked about."""
+    """Notes the batches that it is evaluated on."""
 
     def logits(self, x: Tensor, task: int) -> Tensor:
         assert not self.network.training
@@ -248,13 +257,7 @@ def sorted_by_class() -> Split:
 
 
 def evaluated(method: Method, splits: dict[int, Split]) -> list[float]:
-    """The accuracies, with others taking their turns meanwhile."""
-    work = evaluate_in_turns(method, splits, 16)
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return list(end.value.accuracy)
+    return list(run_to_completion(evaluate_method(method, splits, 16)).accuracy)
 
 
 def test_an_evaluation_by_the_batch_is_shuffled_the_same_way_each_time(sorted_by_class: Split) -> None:
@@ -273,22 +276,20 @@ def test_an_evaluation_by_the_batch_is_shuffled_the_same_way_each_time(sorted_by
     assert not torch.equal(torch.get_rng_state(), random)
 
 
-def test_others_may_go_after_each_split_of_an_evaluation(sorted_by_class: Split) -> None:
+def test_other_runs_may_continue_after_each_split_of_an_evaluation(sorted_by_class: Split) -> None:
     method = listening("running")
-    seen = [len(method.seen) for _ in evaluate_in_turns(method, {0: sorted_by_class, 1: sorted_by_class}, 25)]
+    seen = [len(method.seen) for _ in evaluate_method(method, {0: sorted_by_class, 1: sorted_by_class}, 25)]
     assert seen == [2, 4]
 
 
-def test_what_is_to_be_done_after_an_epoch_is_done_before_the_next() -> None:
+def test_a_function_returned_by_on_epoch_is_called_before_the_next_epoch() -> None:
     method, done = Scripted([1.0, 0.9, 0.8]), list[int]()
 
     def on_epoch(epoch: EpochDone, state: TrainingState) -> Blocking | None:
         return (lambda: done.append(method.model)) if epoch.epoch != 2 else None
 
     schedule = Schedule(lr=0.1, epochs=3, batch=4)
-    for start in Trainer(schedule).fit(method, 0, task(), TrainingState(), on_epoch):
-        if start is not None:
-            start()
+    run_to_completion(Trainer(schedule).fit(method, 0, task(), TrainingState(), on_epoch))
     assert done == [1, 3]
 
 

@@ -1,6 +1,6 @@
-"""Norm, ReLU, dropout and 2×2 max-pooling in one pass over memory, forth and back. Channels lie last.
+"""Triton kernels for ReLU, dropout, 2×2 max-pooling and the norm of rows, forward and backward. Channels are last.
 
-Of each window, or each value, one byte is kept: which of its values went on (0 to 3), or that none did (NONE).
+For each window, or each value, the forward pass stores one byte: which value was passed on (0 to 3), or NONE.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NONE: tl.constexpr = tl.constexpr(4)
 
 @triton.jit
 def shown(x, chance, keep):
-    """max(x, 0) where the draw keeps it; what is no number stays none."""
+    """max(x, 0) if the random number keeps it, else 0. NaN stays NaN."""
     return tl.where((chance < keep) & (x > 0), x, tl.where(x == x, 0.0, x))
 
 
@@ -42,7 +42,7 @@ def pooled_backward(dy_ptr, kept_ptr, dx_ptr, size, C, H, W, OH, OW, keep, BLOCK
     there = at < size
     channel, j, i, n = at % C, at // C % W, at // (C * W) % H, at // (C * W * H)
     window = ((n * OH + i // 2) * OW + j // 2) * C + channel
-    inside = there & (i // 2 < OH) & (j // 2 < OW)  # an odd last row or column is in no window
+    inside = there & (i // 2 < OH) & (j // 2 < OW)  # an odd last row or column belongs to no window
     mine = inside & (tl.load(kept_ptr + window, mask=inside, other=NONE) == (i % 2) * 2 + j % 2)
     tl.store(dx_ptr + at, tl.load(dy_ptr + window, mask=mine, other=0.0) / keep, mask=there)
 
@@ -69,7 +69,7 @@ def normalised_forward(
     x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, scale_ptr, seed_ptr, rows, features, eps, keep,
     R: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """y = dropped(max(w·(x − mean)·scale + b, 0)) with scale = 1/√(variance + ε), by the batch's statistics."""
+    """y = dropout(max(w·(x − mean)·scale + b, 0)) with scale = 1/√(variance + ε) and the batch's statistics."""
     feature, at, there, one = _columns(rows, features, R, BLOCK)
     x = tl.load(x_ptr + at, mask=there, other=0.0)
     mean = tl.sum(x, axis=0) / rows
@@ -98,7 +98,7 @@ def normalised_backward(
     g = tl.load(dy_ptr + at, mask=went_on, other=0.0) / keep
     n = (tl.load(x_ptr + at, mask=there, other=0.0) - mean[None, :]) * scale[None, :]
     dbias = tl.sum(g, axis=0)
-    dweight = tl.sum(g * n, axis=0)  # where there is no row g is zero
+    dweight = tl.sum(g * n, axis=0)  # g is zero in missing rows
     dx = (weight * scale)[None, :] * (g - (dbias / rows)[None, :] - n * (dweight / rows)[None, :])
     tl.store(dx_ptr + at, dx, mask=there)
     tl.store(dweight_ptr + feature, dweight, mask=one)
@@ -107,7 +107,7 @@ def normalised_backward(
 
 @triton.jit
 def _columns(rows, features, R: tl.constexpr, BLOCK: tl.constexpr):
-    """This block's features, where their values lie in rows × features, and which of both there are."""
+    """This block's features, the offsets of their values in rows × features, and the masks of existing ones."""
     feature = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.arange(0, R)
     one = feature < features

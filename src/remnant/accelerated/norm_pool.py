@@ -1,8 +1,9 @@
-"""Norm, ReLU, dropout and 2×2 max-pooling in one pass over memory each way, for `remnant.models.activation.ReluDropout`.
+"""Norm, ReLU, dropout and 2×2 max-pooling in one pass over memory per direction, for `remnant.models.ReluDropout`.
 
-As separate operations ReLU, dropout and pooling are seven passes over memory forth and back, a quarter of an AlexNet step.
-On a GPU, in training, they are one pass each way. A norm by the batch goes along. After a fully connected layer it costs no
-pass, for a block of threads holds all of a feature's values; before pooling it costs one each way, for the channels' sums.
+As separate operations, ReLU, dropout and pooling make seven passes over memory forward and backward, which is a quarter of
+an AlexNet step. The kernels here make one pass each way. They include a norm by the batch. After a fully connected layer
+the norm needs no further pass, because a block of threads holds all values of a feature. Before pooling it needs one
+further pass each way, for the sums over each channel.
 """
 
 from __future__ import annotations
@@ -13,36 +14,42 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from remnant.models import Network, ReluDropout
+from remnant.models import ReluDropout
 
 BLOCK = 1024
-FEATURES = 16  # to a block of threads, with all their rows
-LEAST_ROWS, MOST_ROWS = 64, 512  # a block has room for; at least so many that few last batches of an epoch compile anew
+FEATURES = 16  # per block of threads, with all their rows
+# The most rows a block holds, and the number that smaller batches are rounded up to: the last batch of an epoch then seldom
+# needs another compilation.
+LEAST_ROWS, MOST_ROWS = 64, 512
 
-# A norm before pooling: 16 channels to a block of threads, 64 bytes side by side. Where it normalises, each of 128 threads has
-# four values: with more, the compiler lays floats out as the bytes beside them want it, and they no longer come in one load.
+# A norm before pooling: a block of threads takes 16 channels, which are 64 adjacent bytes. When normalising, each of its 128
+# threads has four values. With more, the compiler chooses a layout that suits the bytes stored beside the floats, and a
+# thread's floats no longer arrive in one load.
 CHANNELS, PARTS = 16, 64
-WINDOWS, ROWS = 32, 128  # to a block: all it normalises, and what it adds up at a time
-LEAST = 64  # rows of a part, where there are fewer parts
+WINDOWS, ROWS = 32, 128  # per block: windows that it normalises, rows that it adds up at a time
+LEAST = 64  # rows of a part, unless there are fewer
 NORMALISING = {"PARTS": PARTS, "WINDOWS": WINDOWS, "BLOCK": CHANNELS, "num_warps": 4}
 ADDING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 4}
 
 
-def fuse_activations(network: Network) -> None:
-    """Lets every `ReluDropout` of the network use the kernels here wherever they apply."""
+def fuse_activations(network: nn.Module) -> None:
+    """Makes every `ReluDropout` of the network use these kernels where they apply: in training, on a GPU, in float32.
+
+    Dropout then draws other random numbers than PyTorch's, from the same distribution.
+    """
     for module in network.modules():
         if isinstance(module, ReluDropout):
-            module.fused = fused_activation
+            module.fused = _fused_activation
 
 
-def fused_activation(layer: ReluDropout, x: Tensor, norm: nn.Module | None) -> Tensor | None:
-    """The layer's output in one pass, or None where no kernel applies."""
+def _fused_activation(layer: ReluDropout, x: Tensor, norm: nn.Module | None) -> Tensor | None:
+    """The layer's output, or None where no kernel applies."""
     if not (layer.training and 0 <= layer.rate < 1 and _can_fuse(x)):
         return None
     keep = 1 - layer.rate
     if norm is not None and _can_normalise(norm, x, layer.pool):
-        way = NormalisedPool if layer.pool else Normalised
-        return cast(Tensor, way.apply(x, norm.weight, norm.bias, _seed(x), norm.eps, keep))  # type: ignore[no-untyped-call]
+        operation = NormalisedPool if layer.pool else Normalised
+        return cast(Tensor, operation.apply(x, norm.weight, norm.bias, _seed(x), norm.eps, keep))  # type: ignore[no-untyped-call]
     x = x if norm is None else norm(x)
     return cast(Tensor, _Fused.apply(x, _seed(x), keep, layer.pool))  # type: ignore[no-untyped-call]
 
@@ -52,21 +59,23 @@ def _can_fuse(x: Tensor) -> bool:
 
 
 def _can_normalise(norm: nn.Module, x: Tensor, pool: bool) -> bool:
-    """A norm by the batch that nobody watches, over plain rows or, before pooling, over images with a window."""
+    """Whether it is a norm by the batch without hooks, over rows or, before pooling, over images of 2×2 or more."""
     if type(norm) is nn.BatchNorm2d:
         fits = pool and x.ndim == 4 and len(x) > 0 and min(x.shape[2:]) > 1
     elif type(norm) is nn.BatchNorm1d:
         fits = not pool and x.ndim == 2 and 1 < len(x) <= MOST_ROWS
     else:
         return False
-    watched = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
-    return fits and norm.affine and not norm.track_running_stats and not watched and norm.num_features == x.shape[1]
+    has_hooks = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
+    return fits and norm.affine and not norm.track_running_stats and not has_hooks and norm.num_features == x.shape[1]
 
 
 _has_triton = importlib.util.find_spec("triton") is not None
 
 
 class _Fused(torch.autograd.Function):
+    """ReLU, dropout and, with `pool`, 2×2 max-pooling."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, seed: Tensor, keep: float, pool: bool) -> Tensor:
         from . import activation_kernel as kernel
@@ -113,9 +122,9 @@ class Normalised(torch.autograd.Function):
         rows, features = x.shape
         y = torch.empty_like(x)
         mean, scale = torch.empty_like(weight), torch.empty_like(weight)
-        ctx.keep, ctx.held = keep, {"R": max(LEAST_ROWS, 1 << (rows - 1).bit_length()), "BLOCK": FEATURES}
+        ctx.keep, ctx.sizes = keep, {"R": max(LEAST_ROWS, 1 << (rows - 1).bit_length()), "BLOCK": FEATURES}
         kernel.normalised_forward[(-(-features // FEATURES),)](
-            x, weight, bias, y, mean, scale, seed, rows, features, eps, keep, **ctx.held
+            x, weight, bias, y, mean, scale, seed, rows, features, eps, keep, **ctx.sizes
         )
         ctx.save_for_backward(x, y, weight, mean, scale)
         return y
@@ -129,7 +138,7 @@ class Normalised(torch.autograd.Function):
         dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
         seen = gradients[0].contiguous(), x, y, weight, mean, scale
         kernel.normalised_backward[(-(-features // FEATURES),)](
-            *seen, dx, dweight, dbias, rows, features, ctx.keep, **ctx.held
+            *seen, dx, dweight, dbias, rows, features, ctx.keep, **ctx.sizes
         )
         return dx, dweight, dbias, None, None, None
 
@@ -178,7 +187,7 @@ class NormalisedPool(torch.autograd.Function):
 
 
 def _split(rows: int) -> tuple[int, int]:
-    """Into at most PARTS parts: how many, and the rows of each but the last. None is empty."""
+    """Splits rows into at most PARTS parts: their number, and the rows of each part but the last. No part is empty."""
     share = max(LEAST, -(-rows // PARTS))
     return -(-rows // share), share
 
@@ -188,7 +197,7 @@ def _blocks(tiles: int, channels: int) -> tuple[int]:
 
 
 def _seed(x: Tensor) -> Tensor:
-    """A tensor, drawn on the device: a captured step draws another each time it is replayed."""
+    """Drawn on the device, so that each replay of a captured step draws another seed."""
     return torch.randint(2**31 - 1, (1,), device=x.device)
 
 

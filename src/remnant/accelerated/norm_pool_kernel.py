@@ -1,9 +1,9 @@
-"""After a convolution: its norm by the batch, ReLU, dropout and 2×2 max-pooling in two passes each way. Channels lie last.
+"""Triton kernels for a norm by the batch, ReLU, dropout and 2×2 max-pooling in two passes each way. Channels are last.
 
-A channel's values are spread over the whole batch, so the first pass adds them up by parts and the second uses the sums.
-Every program of the second pass adds the parts up for itself, in the same order each time: at 64 parts of 16 channels these
-are 8 KiB that lie in L2, fetched while its own values are on their way. A kernel between the two would cost a launch, which
-for the smaller layers is as long as a pass.
+The values of a channel are spread over the whole batch, so the first pass sums them in parts and the second uses the sums.
+Every program of the second pass adds up the parts itself, always in the same order. 64 parts of 16 channels are 8 KiB in
+the L2 cache, and they arrive while the program's own values are still on their way. A third kernel between the two passes
+would cost a launch, which for the smaller layers takes as long as a pass.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import triton.language as tl
 
 from .activation_kernel import NONE, shown
 
-# One compiled kernel for all layers: only of the channels does it matter whether 16 divides them, for wide loads.
+# Not specialised on these sizes, so that all layers share one compiled kernel. Only for C does divisibility by 16 matter.
 SIZES = ["rows", "share", "parts", "windows", "cells", "H", "W"]
 
 
 @triton.jit(do_not_specialize=SIZES)
 def value_parts(x_ptr, parts_ptr, rows, share, C, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Of `share` rows, by channel: their mean and Σ(x − mean)².
+    """For `share` rows, per channel: the mean and Σ(x − mean)².
 
-    Both from sums of d = x − x₀ with x₀ the first of these rows: Σd² − (Σd)²/share loses no digits to a mean far from zero,
-    as (x₀ − mean)² ≤ share · variance whatever x₀ is.
+    Both come from sums of d = x − x₀, where x₀ is the first of these rows. Σd² − (Σd)²/share loses no digits if the mean is
+    far from zero, because (x₀ − mean)² ≤ share · variance for any x₀.
     """
     channel, one, part = _block(C, BLOCK)
     end = tl.minimum((part + 1) * share, rows)
@@ -48,10 +48,10 @@ def norm_pool_forward(
     windows, rows, share, parts, C, H, W, eps, keep,
     PARTS: tl.constexpr, WINDOWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """y = the largest of a window's dropped(max(w·n + b, 0)), n = (x − mean)·scale, scale = 1/√(variance + ε).
+    """y = the maximum of dropout(max(w·n + b, 0)) over a window, n = (x − mean)·scale, scale = 1/√(variance + ε).
 
-    n of the largest is written too, ∞ where nothing went on: the way back needs it for Σg·n, and to read it is a quarter of
-    reading x again.
+    The n of the maximum is stored too, or ∞ if nothing was passed on. The backward pass needs it for Σg·n, and reading it
+    costs a quarter of reading x again.
     """
     channel, one, tile = _block(C, BLOCK)
     window = tile * WINDOWS + tl.arange(0, WINDOWS)
@@ -91,7 +91,7 @@ def gradient_parts(
     dy_ptr, normal_ptr, parts_ptr, windows, share, C, keep,
     PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of `share` windows, by channel: Σg and Σg·n, where g = ∂L/∂(w·n + b) is zero but at the value that went on."""
+    """For `share` windows, per channel: Σg and Σg·n, where g = ∂L/∂(w·n + b) is zero except at the value passed on."""
     channel, one, part = _block(C, BLOCK)
     end = tl.minimum((part + 1) * share, windows)
     gradients = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -116,7 +116,8 @@ def norm_pool_backward(
 ):  # fmt: skip
     """∂b = Σg, ∂w = Σg·n and, for every value, ∂x = w·scale·(g − ∂b/rows − n·∂w/rows).
 
-    By cells of 2×2, windows and what an odd last row or column leaves over: g is zero there, the rest is not.
+    A program takes cells of 2×2. These are the windows and also the cells of an odd last row or column, where g is zero
+    but ∂x is not.
     """
     channel, one, tile = _block(C, BLOCK)
     cell = tile * WINDOWS + tl.arange(0, WINDOWS)
@@ -131,7 +132,7 @@ def norm_pool_backward(
     right, below = (2 * j + 1 < W)[:, None], (2 * i + 1 < H)[:, None]
     places = (corner, corner + C, corner + W * C, corner + W * C + C)
     inside = (here, here & right, here & below, here & right & below)
-    values = (  # all before the first store, which no load may overtake
+    values = (  # all loads come before the first store, because no load may overtake a store
         tl.load(x_ptr + places[0], mask=inside[0], other=0.0),
         tl.load(x_ptr + places[1], mask=inside[1], other=0.0),
         tl.load(x_ptr + places[2], mask=inside[2], other=0.0),
@@ -155,7 +156,7 @@ def norm_pool_backward(
 
 @triton.jit
 def _block(C, BLOCK: tl.constexpr):
-    """This program's channels, which of them there are, and its place among those of the same channels."""
+    """This program's channels, their mask, and its number among the programs of the same channels."""
     blocks = tl.cdiv(C, BLOCK)
     channel = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     return channel, channel < C, tl.program_id(0) // blocks
@@ -169,14 +170,14 @@ def _store_parts(parts_ptr, first, second, channel, one, part, C, PARTS: tl.cons
 
 @triton.jit
 def _all_parts(channel, one, parts, C, PARTS: tl.constexpr):
-    """Where these channels' parts lie, which of them there are, and their numbers."""
+    """The offsets of these channels' parts, their mask, and their numbers."""
     part = tl.arange(0, PARTS)
     return (part * C)[:, None] + channel[None, :], (part < parts)[:, None] & one[None, :], part
 
 
 @triton.jit
 def _statistics(parts_ptr, channel, one, rows, share, parts, C, eps, PARTS: tl.constexpr):
-    """Mean and 1/√(variance + ε) of all rows, as Chan, Golub and LeVeque combine them: parts' squares and their means'."""
+    """Mean and 1/√(variance + ε) of all rows, from the parts' means and squares (Chan, Golub and LeVeque)."""
     at, there, part = _all_parts(channel, one, parts, C, PARTS)
     means = tl.load(parts_ptr + at, mask=there, other=0.0)
     squares = tl.load(parts_ptr + PARTS * C + at, mask=there, other=0.0)
@@ -184,4 +185,4 @@ def _statistics(parts_ptr, channel, one, rows, share, parts, C, eps, PARTS: tl.c
     mean = tl.sum(means * count, axis=0) / rows
     away = means - mean[None, :]
     variance = tl.sum(squares + count * away * away, axis=0) / rows
-    return mean, 1 / tl.sqrt(tl.where(variance < 0, 0.0, variance) + eps)  # rounding, where all values are the same
+    return mean, 1 / tl.sqrt(tl.where(variance < 0, 0.0, variance) + eps)  # rounding, if all values are equal

@@ -1,4 +1,4 @@
-// What the kernel asks of the machine beyond CUDA's own words: no header is needed, so none has to be found.
+// Operations of the hardware that CUDA C++ has no words for. They need no header, so no header has to be found.
 #pragma once
 
 #define SHARED_ROOM(Type) \
@@ -7,7 +7,7 @@
 
 __device__ inline unsigned shared_address(const void* here) { return (unsigned)__cvta_generic_to_shared(here); }
 
-// A cluster's barrier in two halves: what a thread wrote before it arrives, all threads of all blocks see after they wait.
+// A cluster's barrier in two halves. After waiting, every thread sees what any thread wrote before it arrived.
 __device__ inline void cluster_arrive() {
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -20,7 +20,7 @@ __device__ inline int cluster_rank() {
     return rank;
 }
 
-// Writes to where `here` lies in the shared memory of the cluster's block `rank`.
+// Writes to the address of `here` in the shared memory of block `rank` of the cluster.
 __device__ inline void put(float* here, int rank, float value) {
     asm volatile(
         "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.f32 [there], %2; }" ::"r"(
@@ -29,7 +29,7 @@ __device__ inline void put(float* here, int rank, float value) {
         : "memory");
 }
 
-// Copies that go on by themselves, from global into shared memory, until the thread that asked for them waits.
+// Asynchronous copies from global to shared memory. The thread that started them waits with wait_for_copies.
 template <int BYTES>
 __device__ inline void copy_async(float* into, const float* from) {
     if constexpr (BYTES == 16)

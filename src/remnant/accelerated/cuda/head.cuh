@@ -1,8 +1,8 @@
-// The last layer, with softmax and cross-entropy: every block has all of it.
+// The last layer with softmax and cross-entropy. Every block computes all of it.
 #pragma once
 #include <shared.cuh>
 
-// N = 2ⁿ sums over sixteen lanes: then the lane with bits c·16/N of its four has the c-th.
+// Adds N = 2ⁿ sums over sixteen lanes. Afterwards the lanes that start at c·16/N of the sixteen have the c-th sum.
 template <int N>
 __device__ inline void fold_scores(float* sums, int mask = 8) {
     if constexpr (N > 1) {
@@ -13,7 +13,7 @@ __device__ inline void fold_scores(float* sums, int mask = 8) {
     }
 }
 
-// W3 ← W3 − lr·δ3ᵀ·(h2·P3): two classes and four columns to a thread, of the second half.
+// W3 ← W3 − lr·δ3ᵀ·(h2·P3). The threads of the second half take two classes and four columns each.
 __device__ inline void update_head(Shared& shared, float lr) {
     for (int task = threadIdx.x - THREADS / 2; task < CLASS_PAIRS * WIDE / 4; task += THREADS / 2) {
         if (task < 0) return;
@@ -42,7 +42,7 @@ __device__ inline void update_head(Shared& shared, float lr) {
     }
 }
 
-// Half a warp to a row: scores = h2·W3ᵀ, the loss, δ3 = (softmax − label)/batch and δ2 = δ3·W3 where h2 is not 0.
+// Half a warp computes one row: scores = h2·W3ᵀ, the loss, δ3 = (softmax − label)/batch, and δ2 = δ3·W3 where h2 is not 0.
 struct Head {
     float4 w[CLASSES][2];  // this lane's columns
 

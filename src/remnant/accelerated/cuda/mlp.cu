@@ -1,39 +1,40 @@
 // Many steps of plain SGD on a network of three fully connected layers, as one launch of one cluster of eight blocks.
 //
-// For each layer with input x, weight W and what remains P = I − M·Mᵀ (Eq. 6–7):  W ← W − lr·δᵀ·(x·P), in float32. The first
-// layer's inputs come projected (`kept`); P2 and P3 may be null, then all of the input remains.
+// Each layer with input x, weight W and projection P = I − M·Mᵀ (Eq. 6–7) makes the step W ← W − lr·δᵀ·(x·P) in float32. The
+// inputs of the first layer arrive already projected (`kept`). P2 and P3 may be null; the whole gradient is then used.
 //
-// Each block owns an eighth of either hidden layer's units. Its rows of W1 and W2, its columns of W2 (both copies of a weight
-// get the same sums, bit by bit), P2 and P3 stay in its threads' registers; W3 is in every block's shared memory. A block sees
-// whole batches of x, so W1 needs no other block: its units' outputs go to all, a barrier, the second layer's go to all, a
-// barrier, and the rest (scores, loss, δ3, δ2) every block works out for itself. Two cluster barriers a step are all:
+// Each block owns an eighth of the units of both hidden layers. Its rows of W1 and W2, its columns of W2, P2 and P3 stay in
+// the registers of its threads. (Two blocks hold each weight of W2; both compute bit-equal updates.) W3 is in the shared
+// memory of every block. A block reads whole batches of x, so W1 needs no other block. Every block sends the outputs of its
+// first-layer units to all blocks and meets them at a barrier, does the same for the second layer, and computes the rest
+// (scores, loss, δ3, δ2) by itself. So a step has two cluster barriers:
 //
 //   between        h1 (before 1)   h2, h1·P2 (before 2)   h2·P3 (before the next 1)      are written by all blocks
 //   1 and 2           read                                    read
 //   2 and next 1                          read
 //
-// so what is read between two barriers is never written between them.
+// No value is read and written between the same two barriers.
 //
-// Cost of a step of 784-100-100-10, batch 10: instructions of a scheduler, which has two of the eight warps and issues one a
-// clock (as compiled for sm_90; 248 registers, no spills):
+// The cost of a step of 784-100-100-10 with batch 10, in instructions per scheduler. A scheduler has two of the eight warps
+// and issues one instruction per clock (as compiled for sm_90; 248 registers, no spills):
 //   z1 = x·W1ᵀ          2 × 750: 520 FMA, 40 loads, 140 to add over lanes                                         1,500
 //   W1 and W2 update    2 × 850: 750 FMA, 100 loads                                                               1,700
 //   h1·W2ᵀ, h1·P2, δ2·W2, h2·P3 and W3 update    4 × 330 + 130: 160 FMA, 140 to add over lanes each                  1,450
 //   scores, softmax, loss, δ3, δ2    2 × 550, in some twenty rounds that wait for each other                      1,100
 //   sums of the warps' sums, fetching, writing to the other blocks                                              1,100
-// 6,900 in all, 9,000 clocks where three in four are used. Six block barriers and two cluster barriers, whose release goes to
-// the L2 cache and back, add some 2,000: about 11,000 clocks, 6 µs at 1.8 GHz. Shared memory (32 words a clock) is busy for
-// 5,000 of them, the multipliers (128 a clock) for 2,700. Measured on an H200: 9.4 µs at most, which is an epoch with its
-// validation, divided by its steps.
+// These are 6,900 instructions, or 9,000 clocks if three clocks in four issue one. Six block barriers and two cluster
+// barriers, whose release goes to the L2 cache and back, add about 2,000. The total is 11,000 clocks, 6 µs at 1.8 GHz. Shared
+// memory (32 words per clock) is busy for 5,000 of them, the multipliers (128 per clock) for 2,700. An H200 takes at most
+// 9.4 µs, measured as an epoch with its validation divided by its steps.
 
 #include <cluster.cuh>
 #include <head.cuh>
 #include <product.cuh>
 #include <shared.cuh>
 
-extern "C" __constant__ int shared_bytes = sizeof(Shared);  // for the launcher to ask for
+extern "C" __constant__ int shared_bytes = sizeof(Shared);  // the launcher reads this
 
-// Half a warp to a row: its next rows of x or of what was kept of them come while the rest goes on.
+// Starts copying the next rows of x or of the projected x; half a warp copies one row.
 __device__ inline void fetch(float (*into)[STRIDE], const float* from, const long long* rows) {
     constexpr int WIDTH = ALIGNED ? 4 : 1;
     const int b = threadIdx.x / 16;
@@ -43,7 +44,7 @@ __device__ inline void fetch(float (*into)[STRIDE], const float* from, const lon
     for (int at = threadIdx.x % 16 * WIDTH; at < INPUTS; at += 16 * WIDTH) copy_async<4 * WIDTH>(&into[b][at], row + at);
 }
 
-// Calls take(b, unit) where the sum with place `item` among a warp's is one of the share's units.
+// Calls take(b, unit) if the warp's sum number `item` belongs to one of the block's units.
 template <typename Take>
 __device__ inline void at_item(int item, int first, int share, int units, Take take) {
     const int of = item % 32 / 4 * PER_LANE + item / 32, own = item % 4 * U + of % U;
@@ -57,7 +58,7 @@ __device__ inline float add_up(const Shared& shared, int from, int warps, int it
     return sum;
 }
 
-__device__ inline float relu(float z) { return z < 0 ? 0 : z; }  // what is no number stays none, as in torch
+__device__ inline float relu(float z) { return z < 0 ? 0 : z; }  // NaN stays NaN, as in torch
 
 __device__ inline void put_to_all(float* here, float value) {
 #pragma unroll
@@ -73,12 +74,12 @@ train_mlp(
     const int thread = threadIdx.x, warp = thread / 32, rank = cluster_rank();
     const int part = warp * 8 + thread % 32 / 4, part_of_half = warp % HALF * 8 + thread % 32 / 4;
     const int first1 = rank * SHARE1, first2 = rank * SHARE2, own = thread % 4 * U;
-    const bool second = warp >= HALF;  // of two halves: one has the rows of W2 and P3, the other P2 and the columns of W2
+    const bool second = warp >= HALF;  // one half of the warps has the rows of W2 and P3, the other has P2 and the columns of W2
     const float lr = *lr_at;
 
     for (int i = thread; i < (int)(sizeof(Shared) / 4); i += THREADS) reinterpret_cast<float*>(&shared)[i] = 0;
     Product<QUADS, SINGLES, LANES, STRIDE> layer1;
-    Product<1, 0, LANES / 2, WIDE> onward, back;  // of h1: W2 | P2; of h2 and of δ2: P3 | W2
+    Product<1, 0, LANES / 2, WIDE> onward, back;  // multiply h1 by W2 | P2, and h2 | δ2 by P3 | W2
     layer1.load(w1, first1, SHARE1, HIDDEN1, INPUTS, part, INPUTS, 1);
     if (second) {
         onward.load(p2, first1, SHARE1, HIDDEN1, HIDDEN1, part_of_half, 1, HIDDEN1);
@@ -97,7 +98,7 @@ train_mlp(
     __syncthreads();
     fetch(shared.x, x, shared.rows[0]);
     wait_for_copies();
-    cluster_arrive();  // no block writes into another's memory before that is cleared
+    cluster_arrive();  // no block may write into another's memory before it is cleared
     cluster_wait();
 
     float loss = 0;
@@ -111,7 +112,7 @@ train_mlp(
                 put_to_all(&shared.h1[b][first1 + unit], h);
             });
         cluster_arrive();
-        // All of the block is done with x, and with what was kept of the last batch.
+        // All threads of the block are done with x and with the projected rows of the last batch.
         const bool more = step + 1 < steps;
         fetch(shared.kept, kept, shared.rows[step % 3]);
         if (more) fetch(shared.x, x, shared.rows[(step + 1) % 3]);
@@ -122,7 +123,7 @@ train_mlp(
         }
         cluster_wait();
 
-        if (step) update_head(shared, lr);  // of the step before, whose h2·P3 is all here only now
+        if (step) update_head(shared, lr);  // of the previous step, whose h2·P3 is complete only now
         if (!second || p2) onward.multiply(shared.h1, part_of_half, shared.sums[warp]);
         __syncthreads();
         for (int i = thread; i < 2 * ITEMS; i += THREADS) {

@@ -1,23 +1,23 @@
-// The product of a batch with a block's share of a matrix that stays in its threads' registers.
+// The product of a batch with a block's share of a matrix. The share stays in the registers of the block's threads.
 #pragma once
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS, WIDE = 128, MOST_CLASSES = 16;
-__device__ constexpr int divide(int a, int b) { return (a + b - 1) / b; }  // upwards
+__device__ constexpr int divide(int a, int b) { return (a + b - 1) / b; }  // rounds up
 __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
-__device__ constexpr int power(int least) { return least <= 1 ? 1 : 2 * power(divide(least, 2)); }  // of two
+__device__ constexpr int power(int least) { return least <= 1 ? 1 : 2 * power(divide(least, 2)); }  // the next power of two
 
-// A product of a batch with a block's share of a matrix: a lane has U units, and every LANESth quad of columns. Lanes next to
-// each other share columns, so that a load is the same for four of them.
+// A lane has U units and every LANESth quad of columns. Four neighbouring lanes share their columns, so that they load the
+// same inputs.
 constexpr int SHARE1 = divide(HIDDEN1, CLUSTER), SHARE2 = divide(HIDDEN2, CLUSTER);
 constexpr int U = divide(most(SHARE1, SHARE2), 4);
-constexpr int PER_LANE = divide(BATCH * U, 8), ITEMS = 32 * PER_LANE;  // sums a lane has of its warp's, a block of its units'
-constexpr int HALF = WARPS / 2, LANES = 8 * WARPS;  // columns of x go round all lanes of eight, of h round half of them
+constexpr int PER_LANE = divide(BATCH * U, 8), ITEMS = 32 * PER_LANE;  // sums per lane of a warp, and per block
+constexpr int HALF = WARPS / 2, LANES = 8 * WARPS;  // all warps share the columns of x; half of them share those of h
 constexpr int SPARE = divide(INPUTS % (4 * LANES), LANES);
 constexpr int QUADS = INPUTS / (4 * LANES) + (SPARE > 2), SINGLES = SPARE > 2 ? 0 : SPARE;
 constexpr int STRIDE = LANES * (4 * QUADS + SINGLES);
 constexpr int CLASS_PAIRS = divide(CLASSES, 2), SCORES = power(CLASSES);
 
-// Halves how many sums a lane has: it keeps those of its side, and adds its neighbour's at distance `mask`.
+// Halves the number of sums of a lane: it keeps those of its side and adds those of its neighbour at distance `mask`.
 template <int KEEP>
 __device__ inline void fold(float* sums, int mask) {
     const bool upper = threadIdx.x & mask;
@@ -28,7 +28,7 @@ __device__ inline void fold(float* sums, int mask) {
     }
 }
 
-// The columns of a thread: `quads` times four next to each other, then single ones.
+// A thread's columns: Q times four adjacent ones, then S single ones.
 template <int Q, int S, int L, int ROW>
 struct Product {
     float w[4 * Q + S][U];
@@ -37,7 +37,7 @@ struct Product {
         return i < 4 * Q ? 4 * (i / 4 * L + part) + i % 4 : L * i + part;
     }
 
-    // Weight of unit first + own and a column, for the share's units and columns there are; `down`, `across`: its strides.
+    // Loads the weights of the units from `first` on; missing units and columns are 0. `down` and `across` are the strides.
     __device__ void load(const float* from, int first, int share, int units, int columns, int part, int down, int across) {
 #pragma unroll
         for (int i = 0; i < 4 * Q + S; i++)
@@ -59,7 +59,7 @@ struct Product {
             }
     }
 
-    // Leaves the warp's partial sums of in·Wᵀ in `into`.
+    // Writes the warp's partial sums of in·Wᵀ to `into`.
     __device__ void multiply(const float (*in)[ROW], int part, float* into) const {
         float sums[8 * PER_LANE] = {};
 #pragma unroll
@@ -91,7 +91,7 @@ struct Product {
         for (int j = 0; j < PER_LANE; j++) into[32 * j + threadIdx.x % 32] = sums[j];
     }
 
-    // W ← W − lr·leftᵀ·right, where `left` has a row's values of the units from `own` on.
+    // W ← W − lr·leftᵀ·right, where `left` holds each row's values of the units from `own` on.
     template <int LEFT>
     __device__ void update(const float (*left)[LEFT], int own, const float (*right)[ROW], int part, float lr) {
         float l[BATCH][U];

@@ -1,4 +1,4 @@
-"""Validation after every epoch: recorded, it says what a plain evaluation says, of the weights there are now."""
+"""A captured validation measures the current weights, as a plain one does."""
 
 from __future__ import annotations
 
@@ -10,21 +10,31 @@ import torch
 from replaying import POOL, Graph
 from torch import Tensor
 
+from remnant.accelerated import FastestExecutor, fuse_activations
+from remnant.accelerated.cuda_graph import CapturedSteps, CapturedValidation, can_capture_validation
 from remnant.data import Split, Stream, Task
 from remnant.methods import METHODS, Finetune, Method
 from remnant.models import build
-from remnant.training import EpochDone, RandomState, Schedule, Trainer, TrainingState, at_once
-from remnant.training.evaluation import Validation
-from remnant.training.steps import CapturedSteps, EagerSteps
+from remnant.training import (
+    EagerSteps,
+    EpochDone,
+    RandomState,
+    Schedule,
+    Trainer,
+    TrainingState,
+    Validation,
+    Work,
+    run_to_completion,
+)
 from small_options import OPTIONS
 
 SHAPE = (3, 19, 19)
-failed: list[Graph] = []  # captures that were tidied up after
+failed: list[Graph] = []  # captures that were cleaned up after
 
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
-    """Those made meanwhile, on a CPU."""
+    """The graphs made during a test, on a CPU."""
     made: list[Graph] = []
 
     def make() -> Graph:
@@ -33,7 +43,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", make)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
-    monkeypatch.setattr("remnant.accelerated.recording._tidy_up", lambda graph, pool: failed.append(graph))
+    monkeypatch.setattr("remnant.accelerated.cuda_graph._clean_up", lambda graph, pool: failed.append(graph))
     failed.clear()
     return made
 
@@ -55,11 +65,12 @@ def learner(kind: type[Method] | str, norm: str = "batch", device: str = "cpu", 
     kind = METHODS[kind] if isinstance(kind, str) else kind
     options = {} if norm == "none" else {"width": 3, "norm": norm}
     net = build("mlp" if norm == "none" else "alexnet", input_shape=SHAPE, classes=[3, 3], seed=0, **options)
+    fuse_activations(net)  # has no effect on a CPU
     return kind(net.to(device, **how), lr=0.05, **OPTIONS.get(kind.name, {}))
 
 
 def taught(method: Method, data: Task) -> tuple[int, Task]:
-    """The task a method learns next, when it has one behind it; all at once where that is how it learns."""
+    """The method's second task, after the first one is learned; for joint training, the only task."""
     if method.name == "multitask":
         joined = method.curriculum(Stream("two", (data, data), "multi", SHAPE, (3, 3)))[0].to(method.device)
         method.start(0)
@@ -72,44 +83,50 @@ def taught(method: Method, data: Task) -> tuple[int, Task]:
 
 
 def measured(validation: Validation) -> tuple[tuple[float, float], int]:
-    """What it says, and how many functions it yielded."""
-    starts, work = 0, validation.measure()
-    while True:
-        try:
-            start = next(work)
-        except StopIteration as end:
-            return end.value, starts
-        if start is not None:
-            start()
-            starts += 1
+    """Loss and accuracy, and how many functions the measurement yielded."""
+    calls = 0
+
+    def counted() -> Work[tuple[float, float]]:
+        nonlocal calls
+        work = validation.measure()
+        while True:
+            try:
+                blocking = next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            calls += blocking is not None
+            yield blocking
+
+    return run_to_completion(counted()), calls
 
 
 @pytest.mark.parametrize("norm", ["running", "batch", "none"])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_recorded_validation_follows_the_weights_of_every_method(name: str, norm: str, graphs: list[Graph]) -> None:
+def test_a_captured_validation_follows_the_weights_of_every_method(name: str, norm: str, graphs: list[Graph]) -> None:
     method = learner(name, norm)
     number, data = taught(method, task())
     splits = method.validation(number, data.valid)
-    plain, recorded = (Validation(method, splits, 16, record=record) for record in (False, True))
-    said = []
+    plain, captured = Validation(method, splits, 16), CapturedValidation(method, splits, 16)
+    assert can_capture_validation(method)
+    losses = []
     for epoch in range(4):
         method.network.train()
         method.on_epoch_start(epoch, 4, 5)
         for part in torch.arange(len(data.train)).split(16):
             method.step(data.train.x[part], data.train.y[part])
         method.on_epoch_end()
-        (expected, _), (found, starts) = measured(plain), measured(recorded)
+        (expected, _), (found, calls) = measured(plain), measured(captured)
         assert found == pytest.approx(expected, rel=1e-6)
-        assert starts == (epoch > 0)
-        said.append(found)
-    assert recorded.fallback is None
+        assert calls == (epoch > 0)
+        losses.append(found[0])
+    assert captured.fallback is None
     assert [graph.replays for graph in graphs] == [3]
-    assert len({loss for loss, _ in said}) == 4
+    assert len(set(losses)) == 4
 
 
-def test_weights_that_are_put_back_are_seen(graphs: list[Graph]) -> None:
+def test_it_sees_restored_weights(graphs: list[Graph]) -> None:
     method, data = learner("finetune"), task()
-    validation = Validation(method, {0: data.valid}, 16, record=True)
+    validation = CapturedValidation(method, {0: data.valid}, 16)
     best = {name: tensor.clone() for name, tensor in method.network.state_dict().items()}
     first, _ = measured(validation)
     method.step(data.train.x, data.train.y)
@@ -119,7 +136,7 @@ def test_weights_that_are_put_back_are_seen(graphs: list[Graph]) -> None:
     assert len(graphs) == 1
 
 
-def test_it_is_recorded_with_dropout_off_and_without_garbage_collections(graphs: list[Graph]) -> None:
+def test_it_is_captured_in_evaluation_mode_and_without_garbage_collections(graphs: list[Graph]) -> None:
     class Watched(Finetune):
         logits_recordable = True
 
@@ -128,21 +145,19 @@ def test_it_is_recorded_with_dropout_off_and_without_garbage_collections(graphs:
             return super().logits(x, task)
 
     seen: list[tuple[bool, bool]] = []
-    validation = Validation(learner(Watched), {0: task().valid}, 33, record=True)
+    validation = CapturedValidation(learner(Watched), {0: task().valid}, 33)
     for _ in range(3):
         validation.method.network.train()
         measured(validation)
-        assert not validation.method.network.training  # as `finish` finds it, recorded or not
-    assert seen == [(False, True), (False, False)]  # the third time, Python is not asked
+        assert not validation.method.network.training  # `finish` expects this
+    assert seen == [(False, True), (False, False)]  # the third time is a replay
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("says_so", [False, True])
-def test_answers_of_their_own_are_recorded_only_where_the_method_says_that_they_can_be(
-    says_so: bool, graphs: list[Graph]
-) -> None:
+@pytest.mark.parametrize("declared", [False, True])
+def test_overridden_logits_are_captured_only_if_the_class_declares_that_they_can_be(declared: bool) -> None:
     class Own(Finetune):
-        if says_so:
+        if declared:
             logits_recordable = True
 
         def logits(self, x: Tensor, task: int) -> Tensor:
@@ -151,14 +166,13 @@ def test_answers_of_their_own_are_recorded_only_where_the_method_says_that_they_
     class Heir(Own):
         pass
 
-    validation = Validation(learner(Heir), {0: task().valid}, 16, record=True)
-    said = {measured(validation)[0] for _ in range(3)}
-    assert len(said) == 1
-    assert len(graphs) == says_so
-    assert validation.fallback is None
+    method = learner(Heir)
+    assert can_capture_validation(method) == declared
+    method.logits = lambda x, task: 3 * x  # type: ignore[method-assign]
+    assert not can_capture_validation(method)
 
 
-def test_what_cannot_be_recorded_is_measured_plainly_and_said(graphs: list[Graph]) -> None:
+def test_a_failed_capture_falls_back_to_a_plain_validation_and_gives_the_reason(graphs: list[Graph]) -> None:
     class Peeking(Finetune):
         logits_recordable = True
 
@@ -166,19 +180,20 @@ def test_what_cannot_be_recorded_is_measured_plainly_and_said(graphs: list[Graph
             return super().logits(x, task) + x.sum().item()
 
     method = learner(Peeking)
-    plain, asked = (Validation(method, {0: task().valid}, 16, record=record) for record in (False, True))
+    plain, captured = Validation(method, {0: task().valid}, 16), CapturedValidation(method, {0: task().valid}, 16)
     expected, _ = measured(plain)
-    assert [measured(asked) for _ in range(3)] == [(expected, 0)] * 3
-    assert asked.fallback == "validation is not captured: operation not permitted when stream is capturing"
+    assert [measured(captured) for _ in range(3)] == [(expected, 0)] * 3
+    assert captured.fallback == "validation is not captured: operation not permitted when stream is capturing"
     assert failed == graphs
     assert len(graphs) == 1  # it is not tried again
     assert gc.isenabled()
 
 
-def test_on_a_cpu_nothing_is_recorded(graphs: list[Graph]) -> None:
+def test_on_a_cpu_nothing_is_captured(graphs: list[Graph]) -> None:
     method, data = learner("finetune"), task()
-    for start in Trainer(Schedule(0.05, 4, batch=16)).fit(method, 0, data, TrainingState(), lambda *_: None):
-        assert start is None
+    trainer = Trainer(Schedule(0.05, 4, batch=16), FastestExecutor())
+    for blocking in trainer.fit(method, 0, data, TrainingState(), lambda *_: None):
+        assert blocking is None
     assert graphs == []
 
 
@@ -188,7 +203,7 @@ def test_on_a_cpu_nothing_is_recorded(graphs: list[Graph]) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("norm", ["running", "batch", "none"])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_captured_validation_is_the_plain_one(name: str, norm: str) -> None:
+def test_a_captured_validation_equals_the_plain_one(name: str, norm: str) -> None:
     device = torch.device("cuda", 0)
     random = RandomState(5, device)
     random.use()
@@ -196,28 +211,26 @@ def test_a_captured_validation_is_the_plain_one(name: str, norm: str) -> None:
         method = learner(name, norm, "cuda", dtype=torch.float64)
         number, data = taught(method, task(device="cuda", dtype=torch.float64))
         steps = CapturedSteps(method, data.train, 16)
-        at_once(steps.record())
+        run_to_completion(steps.capture())
         splits = method.validation(number, data.valid)
-        plain, recorded = (Validation(method, splits, 16, record=record) for record in (False, True))
+        plain, captured = Validation(method, splits, 16), CapturedValidation(method, splits, 16)
         losses = []
         for epoch in range(4):
             method.network.train()
             method.on_epoch_start(epoch, 4, steps.count)
-            for start in steps.epoch():
-                if start is not None:
-                    start()
+            run_to_completion(steps.epoch())
             method.on_epoch_end()
-            (expected, _), (found, starts) = measured(plain), measured(recorded)
+            (expected, _), (found, calls) = measured(plain), measured(captured)
             assert found == pytest.approx(expected, rel=1e-9)
-            assert starts == (epoch > 0)
+            assert calls == (epoch > 0)
             losses.append(found[0])
-    assert recorded.fallback is None
+    assert captured.fallback is None
     assert len(set(losses)) == 4
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("norm", ["batch", "none"])
-def test_a_trainer_records_validation_as_it_records_steps(norm: str) -> None:
+def test_a_trainer_captures_the_validation_if_it_captures_the_steps(norm: str) -> None:
     device = torch.device("cuda", 0)
     found: list[list[EpochDone]] = []
     for steps in ("eager", "auto"):
@@ -226,19 +239,18 @@ def test_a_trainer_records_validation_as_it_records_steps(norm: str) -> None:
         with torch.cuda.stream(torch.cuda.Stream(device)):
             method, data = learner("finetune", norm, "cuda"), task(device="cuda")
             method.start(0)
-            trainer = Trainer(Schedule(1e-4, 4, batch=16, evaluation_batch=16), steps=steps)
-            for start in trainer.fit(method, 0, data, TrainingState(), lambda epoch, _, done=done: done.append(epoch)):
-                if start is not None:
-                    start()
+            trainer = Trainer(Schedule(1e-4, 4, batch=16, evaluation_batch=16), FastestExecutor(steps))
+            fit = trainer.fit(method, 0, data, TrainingState(), lambda epoch, _, done=done: done.append(epoch))
+            run_to_completion(fit)
         assert trainer.fallback is None or "one kernel" in trainer.fallback
         found.append(done)
-    for eager, recorded in zip(*found, strict=True):
-        assert recorded.valid_loss == pytest.approx(eager.valid_loss, rel=1e-2)
+    for eager, captured in zip(*found, strict=True):
+        assert captured.valid_loss == pytest.approx(eager.valid_loss, rel=1e-2)
 
 
 @pytest.mark.gpu
-def test_after_a_capture_that_failed_training_goes_on() -> None:
-    """A method that says of its answers what is not so, and then draws random numbers as any does."""
+def test_training_continues_after_a_failed_capture() -> None:
+    """The method declares wrongly that its logits can be captured. Later epochs draw random numbers as usual."""
 
     class Peeking(Finetune):
         logits_recordable = True
@@ -252,18 +264,16 @@ def test_after_a_capture_that_failed_training_goes_on() -> None:
     with torch.cuda.stream(torch.cuda.Stream(device)):
         method = learner(Peeking, "batch", "cuda")
         method.start(0)
-        trainer = Trainer(Schedule(0.01, 4, batch=16))
-        work = trainer.fit(method, 0, task(device="cuda"), TrainingState(), lambda epoch, _: done.append(epoch))
-        for start in work:
-            if start is not None:
-                start()
+        trainer = Trainer(Schedule(0.01, 4, batch=16), FastestExecutor())
+        fit = trainer.fit(method, 0, task(device="cuda"), TrainingState(), lambda epoch, _: done.append(epoch))
+        run_to_completion(fit)
     assert len(done) == 4
     assert trainer.fallback is not None
     assert trainer.fallback.startswith("validation is not captured: ")
 
 
 @pytest.mark.gpu
-def test_a_step_that_asks_the_host_is_taken_plainly_and_others_are_still_captured() -> None:
+def test_a_step_that_reads_a_value_on_the_host_is_not_captured_and_others_still_are() -> None:
     class Asking(Finetune):
         def step(self, x: Tensor, y: Tensor) -> Tensor:
             loss = super().step(x, y)
@@ -273,13 +283,11 @@ def test_a_step_that_asks_the_host_is_taken_plainly_and_others_are_still_capture
     RandomState(5, device).use()
     with torch.cuda.stream(torch.cuda.Stream(device)):
         for kind, how in ((Asking, EagerSteps), (Finetune, CapturedSteps)):
-            method, trainer = learner(kind, "batch", "cuda"), Trainer(Schedule(0.01, 2, batch=16))
+            method, executor = learner(kind, "batch", "cuda"), FastestExecutor()
             method.start(0)
-            steps = at_once(trainer.steps_of(method, task(device="cuda")))
+            steps = run_to_completion(executor.steps(method, task(device="cuda").train, 16))
             assert type(steps) is how
-            assert (trainer.fallback is None) == (how is CapturedSteps)
-            assert trainer.steps == ("auto" if how is CapturedSteps else "eager")  # not tried again
-            for start in steps.epoch():
-                if start is not None:
-                    start()
+            assert (executor.fallback is None) == (how is CapturedSteps)
+            assert executor.kind == ("auto" if how is CapturedSteps else "eager")  # a failed capture is not repeated
+            run_to_completion(steps.epoch())
             assert float(steps.loss) > 0
