@@ -15,8 +15,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Opens a new file that takes the place of `path` when the block ends; after an error, `path` is as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb", buffering=0) as file:
-            yield file  # type: ignore[misc]  # a raw file; its writes may be partial, see write_all
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:

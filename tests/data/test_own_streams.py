@@ -12,6 +12,7 @@ from originals import picture, write_tree
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from remnant.data import DataError, Stream, load_stream
+from remnant.errors import UserError
 
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -93,7 +94,7 @@ def test_relabel_numbers_each_tasks_classes_from_zero_and_remembers_them() -> No
         (lambda: Stream.from_arrays([pair(), pair(first=2)]), "task 2, train: labels 2, 3 lie outside a head of 2 classes"),
         (lambda: Stream.from_arrays([pair()], [pair(classes=3)]), "task 1, test: label 2 lies outside the head"),
         (lambda: Stream.from_arrays([pair(first=-1)], head="single"), "label -1 lies outside the head"),
-        (lambda: Stream.from_arrays([pair(), pair(classes=1)]), "has one class: a head of its own"),
+        (lambda: Stream.from_arrays([pair(), pair(classes=1)]), "has one class, so a head of its own"),
         (lambda: Stream.from_arrays([pair(), pair()], [pair()]), "2 tasks have train examples but 1 have test ones"),
         (lambda: Stream.from_arrays([pair()], head="many"), "'single' or 'multi'"),
         (lambda: Stream.from_arrays([pair()], classes=[2, 2]), "one per task"),
@@ -174,7 +175,7 @@ class Ragged(Squares):
         (Pictures(4), "example 0 is a str; give the Dataset a transform that makes tensors"),
         (Ragged(6), "example 3 has shape (2,), the first (1,)"),
         (Squares(0), "there are no examples"),
-        (TensorDataset(torch.zeros(4, 2)), "is no pair (x, label)"),
+        (TensorDataset(torch.zeros(4, 2)), "is not a pair (x, label)"),
     ],
 )
 def test_a_dataset_that_cannot_be_used_says_why(train: Dataset[tuple[torch.Tensor, int]], words: str) -> None:
@@ -273,6 +274,10 @@ def made(seed, tasks=2):
 def seedless(tasks=1):
     return Stream.from_arrays(pairs(tasks))
 
+def open_ended(tasks=1, **rest):
+    assert rest == {"seed": 5, "colour": "red"}
+    return Stream.from_arrays(pairs(tasks))
+
 def wrong():
     return pairs(1)
 """
@@ -289,28 +294,29 @@ def test_a_stream_or_a_function_in_ones_own_file_is_loaded_by_name(own: str) -> 
     stream = load_stream(f"{own}:made", seed=5, tasks=4)
     assert (len(stream), stream.seed, stream.options) == (4, 5, {"tasks": 4})
     assert len(load_stream(f"{own}:seedless", seed=5)) == 1
+    assert load_stream(f"{own}:open_ended", seed=5, tasks=3, colour="red").options == {"tasks": 3, "colour": "red"}
 
 
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("maed", {}, "has no 'maed'. Did you mean 'made'"),
-        ("made", {"task": 3}, "no such option"),
+        ("made", {"task": 3}, "no such option of '{own}:made'. Did you mean 'tasks'?"),
         ("ready", {"tasks": 3}, "takes no options"),
-        ("number", {}, "is a int, not a Stream nor a function"),
-        ("wrong", {}, "gave a list, not a remnant.data.Stream"),
+        ("number", {}, "is a int, not a Stream or a function"),
+        ("wrong", {}, "returned a list, not a remnant.data.Stream"),
     ],
 )
 def test_a_wrong_name_in_ones_own_file_is_explained(
     own: str, name: str, options: dict[str, object], words: str
 ) -> None:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UserError) as caught:
         load_stream(f"{own}:{name}", **options)
-    assert words in str(caught.value)
+    assert words.replace("{own}", own) in str(caught.value)
 
 
 def test_a_file_that_is_not_there_or_does_not_run_is_named(own: str) -> None:
-    with pytest.raises(DataError, match=r"nowhere.py to be a file"):
+    with pytest.raises(UserError, match=r"nowhere.py to be a file"):
         load_stream("nowhere.py:made")
-    with pytest.raises(DataError, match=r"broken.py could not be run: ZeroDivisionError"):
+    with pytest.raises(UserError, match=r"broken.py could not be run: ZeroDivisionError"):
         load_stream(own.replace("own.py", "broken.py:made"))

@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from originals import REAL_ROOT, digits_like
 
-from remnant.data import BENCHMARKS, DataError, Split, load_stream
-from remnant.data.permuted import rotation
-from remnant.data.pixels import CIFAR_MEAN, CIFAR_STD, normalise
+from remnant.data import BENCHMARKS, DATASETS, DataError, Split, built_in, datasets_of, load_stream
+from remnant.data.permuted import pmnist, rotation
 from remnant.data.split import SUPERCLASS_ORDERS
+from remnant.data.task_builder import CIFAR, normalise
+from remnant.errors import UserError
+from remnant.options import options_of
 
 DIGITS = ("permuted-digits", "digits-incremental")
 
@@ -51,7 +55,49 @@ def test_the_built_in_streams_are_those_promised() -> None:
         "digits-incremental",
         "mnist-incremental",
     }
-    assert all(entry.summary.endswith((".", "machine.")) for entry in BENCHMARKS.values())
+    for name, function in BENCHMARKS.items():
+        assert (function.__doc__ or "").splitlines()[0].endswith("."), name
+        assert datasets_of(name), name
+        assert set(datasets_of(name)) <= set(DATASETS)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_shapes_known_without_data_are_those_of_the_stream(name: str, fake_sets: Callable[..., object]) -> None:
+    pytest.importorskip("sklearn")
+    fake_sets()
+    known, stream = built_in(name), load_stream(name)
+    assert known is not None
+    assert (known.input_shape, known.head) == (stream.input_shape, stream.head)
+
+
+def test_the_options_of_a_stream_are_its_signature() -> None:
+    for function in BENCHMARKS.values():
+        assert all(option.kind.words != "a number" for option in options_of(function).values())  # all have bounds
+    order = options_of(BENCHMARKS["cifar100-superclass"])["order"]
+    assert order.kind.words == "a whole number from 0 to 4, or 'seed' (the seed mod 5)"
+    assert (order.kind.read("seed"), order.default) == ("seed", 0)
+    stream = load_stream("digits-incremental")
+    assert stream.options == {"class_order": "natural", "valid": 0.1}
+
+
+def test_a_function_or_a_stream_can_be_given_as_an_object(fake_sets: Callable[..., object]) -> None:
+    fake_sets(mnist=digits_like(30))
+    by_name, by_function = load_stream("pmnist", seed=3, tasks=2), load_stream(pmnist, seed=3, tasks=2)
+    assert torch.equal(by_name[1].train.x, by_function[1].train.x)
+    again = load_stream(by_function, seed=9)
+    assert (again.tasks, again.seed) == (by_function.tasks, 9)
+    with pytest.raises(DataError, match="takes no options"):
+        load_stream(by_function, tasks=3)
+    with pytest.raises(UserError, match=r"no such option of 'pmnist'\. Did you mean 'tasks'"):
+        load_stream(pmnist, task=3)
+
+
+def test_an_entry_point_is_a_stream_like_the_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    points = EntryPoints([EntryPoint("blobs", "remnant.data.permuted:permuted_digits", "remnant.streams")])
+    monkeypatch.setattr("remnant.registry.entry_points", points.select)
+    stream = load_stream("blobs", seed=4, tasks=3)
+    assert (stream.name, len(stream), stream.seed, stream.options) == ("blobs", 3, 4, {"tasks": 3, "valid": 0.1})
 
 
 @pytest.mark.parametrize(
@@ -60,25 +106,29 @@ def test_the_built_in_streams_are_those_promised() -> None:
         (lambda: load_stream("pmnits"), "Did you mean 'pmnist'"),
         (lambda: load_stream("split_cifar100"), "Did you mean 'split-cifar100'"),
         (lambda: load_stream("permuted-digits", task=3), "no such option of 'permuted-digits'. Did you mean 'tasks'"),
-        (lambda: load_stream("cifar100-superclass", layout="plannar"), "Did you mean 'planar'"),
-        (lambda: load_stream("cifar100-superclass", order=5), "order=5: expected a whole number from 0 to 4"),
+        (lambda: load_stream("cifar100-superclass", layout="plannar"), "takes 'planar' or 'as-published'"),
+        (
+            lambda: load_stream("cifar100-superclass", order=5),
+            "order=5: order takes a whole number from 0 to 4, or 'seed'",
+        ),
         (lambda: load_stream("permuted-digits", tasks="ten"), "tasks='ten'"),
         (lambda: load_stream("permuted-digits", tasks=True), "tasks=True"),
         (lambda: load_stream("permuted-digits", valid=1.5), "valid=1.5"),
         (lambda: load_stream("permuted-digits", seed=-1), "seed=-1"),
-        (lambda: load_stream("split-cifar100", tasks=7), "do not part into 7 equal tasks. Say"),
+        (lambda: load_stream("split-cifar100", tasks=7), "100 classes cannot be divided into 7 equal tasks"),
         (lambda: load_stream("split-cifar100", tasks=7), "sizes=[…], on the command line --set stream.sizes=[…]."),
+        (lambda: load_stream("split-cifar100", tasks=100), "equal tasks of at least 2"),
         (lambda: load_stream("split-cifar100", sizes=[60, 60]), "ask for 120 classes"),
-        (lambda: load_stream("split-cifar100", sizes=[1, 50]), "sizes=1"),
-        (lambda: load_stream("split-cifar100", class_order="random"), "natural or shuffled"),
-        (lambda: load_stream("pmnist", pixels="raw"), "It can be normalised or unit"),
+        (lambda: load_stream("split-cifar100", sizes=[1, 50]), "sizes=[1, 50]: sizes takes a list"),
+        (lambda: load_stream("split-cifar100", class_order="random"), "takes 'natural' or 'shuffled'"),
+        (lambda: load_stream("pmnist", pixels="raw"), "takes 'normalised' or 'unit'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(
     call: Callable[[], object], words: str, fake_sets: Callable[..., object]
 ) -> None:
     fake_sets(cifar100=cifar_like())
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UserError) as caught:
         call()
     assert words in str(caught.value)
 
@@ -171,7 +221,7 @@ def test_a_split_keeps_every_image_under_its_own_class(
     for task in stream:
         marks = []
         for split in (task.train, task.valid, task.test):
-            mark = (split.x[:, 0, 0, 0] * CIFAR_STD[0] + CIFAR_MEAN[0]).mul(255).round().int()
+            mark = (split.x[:, 0, 0, 0] * CIFAR[1][0] + CIFAR[0][0]).mul(255).round().int()
             assert [task.labels[int(y)] for y in split.y] == mark.tolist()
             marks.append(mark)
         assert len(task.train) + len(task.valid) == 20 * task.classes
@@ -205,6 +255,16 @@ def test_a_superclass_task_has_its_five_classes_in_fine_order(order: int, fake_s
     fake_sets(cifar100=cifar_like(4))
     for task, group in zip(load_stream("cifar100-superclass", order=order), SUPERCLASS_ORDERS[order], strict=True):
         assert task.labels == tuple(sorted(fine for fine in range(100) if fine * 7 % 256 % 20 == group))
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7])
+def test_the_order_of_superclasses_may_follow_the_seed(seed: int, fake_sets: Callable[..., object]) -> None:
+    fake_sets(cifar100=cifar_like(4))
+    followed = load_stream("cifar100-superclass", seed=seed, order="seed")
+    chosen = load_stream("cifar100-superclass", seed=seed, order=seed % 5)
+    assert [task.labels for task in followed] == [task.labels for task in chosen]
+    assert torch.equal(followed[3].valid.x, chosen[3].valid.x)
+    assert followed.options["order"] == "seed"
 
 
 def test_superclass_layouts_hold_the_same_bytes_over_255_and_the_published_one_scrambles_them(
@@ -250,7 +310,7 @@ def test_as_published_the_fourth_set_is_mnist_again(fake_sets: Callable[..., obj
     second, fourth = (stream[number].test for number in (1, 3))
     assert torch.equal(second.y, fourth.y)
     assert torch.allclose(second.x * 0.2752 + 0.1, fourth.x * 0.3318 + 0.2190, atol=1e-5)  # Fashion-MNIST's statistics
-    with pytest.raises(DataError, match="fashion-mnist"):
+    with pytest.raises(UserError, match="fourth takes 'fashion-mnist' or 'as-published'"):
         load_stream("five-datasets", fourth="fashion")
 
 
@@ -294,10 +354,19 @@ def test_incremental_tasks_have_one_class_each_and_labels_of_the_one_head(order:
 
 
 def test_nothing_is_read_until_a_task_is_used(fake_sets: Callable[..., object]) -> None:
-    made = fake_sets(mnist=digits_like(30))
+    class Watched(dict[str, np.ndarray]):
+        read: ClassVar[set[str]] = set()
+
+        def __getitem__(self, key: str) -> np.ndarray:
+            self.read.add(key)
+            return super().__getitem__(key)
+
+    fake_sets(mnist=Watched(digits_like(30)))
+    Watched.read.clear()
     task = load_stream("pmnist")[0]
-    assert not any("images" in key for key in made["mnist"]._read)  # type: ignore[index]
+    assert not any("images" in key for key in Watched.read)
     assert task.train.x.shape == (27, 1, 28, 28)
+    assert "train_images" in Watched.read
 
 
 def test_a_tensor_in_use_is_found_again_and_one_out_of_use_makes_room(

@@ -1,15 +1,14 @@
-"""The one error of this room, and the way it suggests a name."""
+"""The errors of this room."""
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+from remnant.errors import UserError
 
 
-class DataError(ValueError):
-    """Something about data that the person at the keyboard can put right; the message says how."""
+class DataError(UserError, ValueError):
+    """Data that is missing, damaged or does not fit together. The message says how to fix it."""
 
 
 class MissingDataError(DataError, FileNotFoundError):
-    """A prepared set is not on this machine."""
+    """A dataset is not prepared on this machine."""
 
     def __str__(self) -> str:  # FileNotFoundError would print errno and filename
         return str(self.args[0])
@@ -17,13 +16,3 @@ class MissingDataError(DataError, FileNotFoundError):
 
 class MissingExtraError(DataError, ImportError):
     """An optional package is not installed."""
-
-
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """The nearest choice as a sentence, or all of them where none is near."""
-    known = sorted(choices)
-    if not known:
-        return "It takes none."
-    near = get_close_matches(word.lower().replace("_", "-"), known, n=1, cutoff=0.5)
-    near = near or get_close_matches(word.lower().replace("-", "_"), known, n=1, cutoff=0.5)
-    return f"Did you mean '{near[0]}'?" if near else f"Choose from: {', '.join(known)}."

@@ -1,4 +1,4 @@
-"""A stream from a folder of images: `taskNN/{train,test}/class/…`, and `valid` beside them if there is one."""
+"""Builds a stream from a folder of images: `taskNN/{train,test}/CLASS/…`."""
 
 from os import PathLike
 from pathlib import Path
@@ -8,96 +8,74 @@ import torch
 from torch import Tensor
 
 from .errors import DataError
-from .pixels import channels_first, normalise
-from .seeding import shuffled_out
-from .sets.readers.images import UNREADABLE, class_folders, decode, is_image
-from .sets.readers.tree import Tree
-from .stream import Head, Split, Stream, Task
+from .own import Examples, Parts, assemble
+from .sets.readers.images import class_folders, decode, is_image
+from .stream import Head, Stream
+from .task import CPU
+from .task_builder import Rows, channels_first
 
-Files = list[tuple[Path, int]]  # image, label
+Size = tuple[int, int] | None  # height, width
+Classes = dict[str, list[Path]]  # class → its images
 
 
-def from_folder(
-    path: str | PathLike[str],
-    *,
-    head: Head = "multi",
-    size: tuple[int, int] | None = None,
-    valid: float = 0.0,
-    name: str | None = None,
-    seed: int = 0,
-) -> Stream:
-    """Tasks in the order of their folders' names, classes in the order of theirs; pixels from 0 to 1, read when asked for.
-
-    All images must have one size (height, width) unless `size` is given, to which they are then brought. `valid` is the
-    share of train held out where a task has no `valid` folder. In a single-head stream, folders of one name are one class.
-    """
+def from_folder(path: str | PathLike[str], head: Head, size: Size, valid: float, name: str | None, seed: int) -> Stream:
+    """See `Stream.from_folder`."""
     root = Path(path).expanduser()
-    folders = (
-        sorted(p for p in root.glob("*") if p.is_dir() and p.name.lower().startswith("task")) if root.is_dir() else []
-    )
+    folders = sorted(p for p in root.glob("*") if p.is_dir() and p.name.lower().startswith("task"))
     if not folders:
         raise DataError(f"{root} has no folders task01, task02, … with train/CLASS/ and test/CLASS/ of images in each.")
-    found = [{part: _classes(folder / part) for part in ("train", "valid", "test")} for folder in folders]
-    everything = sorted({name for task in found for name in task["train"]})
-    first = next((files[0] for task in found for files in task["train"].values()), None)
-    if first is None:
-        raise DataError(f"{folders[0]}/train has no folders of images, one per class.")
-    example = _read(first, None, size)
-    channels = 1 if example.ndim == 2 else 3
-    shape = (channels, example.shape[0], example.shape[1])
-    tasks, sizes = [], []
-    for number, (folder, parts) in enumerate(zip(folders, found, strict=True)):
-        for part in ("train", "test"):
-            if not parts[part]:
-                raise DataError(f"{folder / part} has no folders of images, one per class.")
-        own = sorted(parts["train"])
-        for part in ("valid", "test"):
-            strange = sorted(set(parts[part]) - set(own))
-            if strange:
-                raise DataError(f"{folder / part} has the class '{strange[0]}', which {folder / 'train'} has not.")
-        numbers = {c: i for i, c in enumerate(everything if head == "single" else own)}
-        files = {p: [(f, numbers[c]) for c, each in classes.items() for f in each] for p, classes in parts.items()}
-        if not files["valid"]:
-            train, held = shuffled_out(np.arange(len(files["train"])), valid, seed, number)
-            files["valid"] = [files["train"][i] for i in held]
-            files["train"] = [files["train"][i] for i in train]
-        made = {part: _split(each, shape, size) for part, each in files.items()}
-        labels = tuple(numbers[c] for c in own)
-        tasks.append(Task(folder.name, len(own), made["train"], made["valid"], made["test"], labels))
-        sizes.append(len(own))
-    heads = (len(everything),) if head == "single" else tuple(sizes)
-    return Stream(name or root.name, tuple(tasks), head, shape, heads, seed)
+    tasks = [_classes_of_parts(folder) for folder in folders]
+    file = next(iter(tasks[0]["train"].values()))[0]
+    first = decode(file.read_bytes(), file, None, size)
+    shape = (1 if first.ndim == 2 else 3, first.shape[0], first.shape[1])
+    everything = sorted({each for task in tasks for each in task["train"]})
+    parts: Parts = {"train": [], "valid": [], "test": []}
+    for folder, task in zip(folders, tasks, strict=True):
+        own = sorted(task["train"])
+        outputs = {each: i for i, each in enumerate(everything if head == "single" else own)}
+        for part, examples in parts.items():
+            made = _examples(task[part], outputs, shape, size, str(folder / part))
+            made.original = tuple(outputs[each] for each in own)
+            examples.append(made)
+    names = [folder.name for folder in folders]
+    shares, name = {"valid": valid}, name or root.name
+    return assemble(parts, shares, head=head, classes=None, names=names, name=name, seed=seed, purpose="validation")
 
 
-def _classes(folder: Path) -> dict[str, list[Path]]:
-    names = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and is_image(p.name)]
-    tree = Tree(folder, names, lambda name: (folder / name).read_bytes())
-    return {c: [folder / name for name in files] for c, files in class_folders(tree).items()}
+def _classes_of_parts(folder: Path) -> dict[str, Classes]:
+    """The classes in the train, valid and test folders of a task, checked."""
+    parts = {part: _classes(folder / part) for part in ("train", "valid", "test")}
+    for part in ("train", "test"):
+        if not parts[part]:
+            raise DataError(f"{folder / part} has no folders of images, one per class.")
+    for part in ("valid", "test"):
+        if unknown := sorted(parts[part].keys() - parts["train"].keys()):
+            raise DataError(f"{folder / part} has the class '{unknown[0]}', which {folder / 'train'} does not have.")
+    return parts
 
 
-def _read(
-    file: Path, channels: int | None, size: tuple[int, int] | None
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    try:
-        return decode(file.read_bytes(), channels, size)
-    except UNREADABLE as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file} is not a readable image ({error}).") from error
+def _classes(folder: Path) -> Classes:
+    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and is_image(p.name))
+    return {name: [folder / file for file in files] for name, files in class_folders(names).items()}
 
 
-def _split(files: Files, shape: tuple[int, int, int], size: tuple[int, int] | None) -> Split:
-    def x(device: torch.device) -> Tensor:
+def _examples(
+    classes: Classes, outputs: dict[str, int], shape: tuple[int, int, int], size: Size, where: str
+) -> Examples:
+    files = [file for each in classes.values() for file in each]
+    labels = torch.tensor([outputs[name] for name, each in classes.items() for _ in each], dtype=torch.int64)
+
+    def x(rows: Rows) -> Tensor:
         channels, height, width = shape
-        images = np.empty((len(files), height, width, *((3,) if channels == 3 else ())), np.uint8)
-        for i, (file, _) in enumerate(files):
-            image = _read(file, channels, size)
+        pixels = np.empty((len(rows), height, width, *((3,) if channels == 3 else ())), np.uint8)
+        for i, row in enumerate(rows):
+            image = decode(files[row].read_bytes(), files[row], channels, size)
             if image.shape[:2] != (height, width):
                 raise DataError(
-                    f"{file} is {image.shape[0]} × {image.shape[1]}, the first image {height} × {width}. "
-                    f"Pass size=({height}, {width}) to bring all to one size."
+                    f"{files[row]} is {image.shape[0]} × {image.shape[1]}, the first image {height} × {width}. "
+                    f"Pass size=({height}, {width}) to resize all images."
                 )
-            images[i] = image
-        return normalise(channels_first(images, device))
+            pixels[i] = image
+        return channels_first(pixels, CPU)
 
-    return Split(len(files), x, lambda: torch.tensor([label for _, label in files], dtype=torch.int64))
+    return Examples(where, len(files), shape, x, lambda: labels)

@@ -1,63 +1,33 @@
-"""Class-incremental streams: one new class per task, one head for all, and no hint of the task."""
+"""Class-incremental streams: each task brings one new class, and one head has to tell all classes apart."""
 
 from typing import Literal
 
 import numpy as np
-from torch import Tensor
 
-from .checks import one_of, share
-from .permuted import MNIST_STATS
-from .pixels import normalise, split_of
-from .registry import benchmark
-from .seeding import generator, shuffled_out
+from remnant.options import Share
+
 from .sets.store import load_dataset
-from .stream import Stream, Task
+from .stream import Stream
+from .task_builder import class_task, generator, standardise
 
 ClassOrder = Literal["natural", "shuffled"]
 
 
-@benchmark("digits-incremental", "digits")
-def digits_incremental(seed: int, *, class_order: ClassOrder = "natural", valid: float = 0.1) -> Stream:
+def digits_incremental(seed: int, *, class_order: ClassOrder = "natural", valid: Share = 0.1) -> Stream:
     """scikit-learn's digits, one digit per task."""
-    return _incremental("digits", seed, class_order, valid, (0.3053,), (0.3761,), full=16.0)
+    return _incremental("digits", seed, class_order, valid)
 
 
-@benchmark("mnist-incremental", "mnist")
-def mnist_incremental(seed: int, *, class_order: ClassOrder = "natural", valid: float = 0.1) -> Stream:
+def mnist_incremental(seed: int, *, class_order: ClassOrder = "natural", valid: Share = 0.1) -> Stream:
     """MNIST, one digit per task."""
-    return _incremental("mnist", seed, class_order, valid, *MNIST_STATS)
+    return _incremental("mnist", seed, class_order, valid)
 
 
-def _incremental(
-    name: str,
-    seed: int,
-    class_order: ClassOrder,
-    valid: float,
-    mean: tuple[float],
-    std: tuple[float],
-    full: float = 255.0,
-) -> Stream:
-    order = np.arange(10)
-    if one_of("class_order", class_order, ("natural", "shuffled")) == "shuffled":
-        order = generator(seed, "classes").permutation(10)
-    share("valid", valid)
-    dataset = load_dataset(name)
-
-    def transform(x: Tensor) -> Tensor:
-        return normalise(x, mean, std, full)
-
-    tasks = []
-    for number, digit in enumerate(int(d) for d in order):
-        train, held = shuffled_out(np.flatnonzero(dataset.labels("train") == digit), valid, seed, number)
-        test = np.flatnonzero(dataset.labels("test") == digit)
-        tasks.append(
-            Task(
-                f"digit {digit}",
-                1,
-                split_of(dataset, "train", train, transform),
-                split_of(dataset, "train", held, transform),
-                split_of(dataset, "test", test, transform),
-                (digit,),
-            )
-        )
+def _incremental(name: str, seed: int, class_order: ClassOrder, valid: float) -> Stream:
+    order = generator(seed, "classes").permutation(10) if class_order == "shuffled" else np.arange(10)
+    dataset, transform = load_dataset(name), standardise(name)
+    tasks = [
+        class_task(f"digit {d}", dataset, np.array([d]), transform, head="single", valid=valid, seed=seed, number=t)
+        for t, d in enumerate(order)
+    ]
     return Stream(name, tuple(tasks), "single", dataset.input_shape, (10,))

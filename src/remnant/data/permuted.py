@@ -1,103 +1,79 @@
-"""Streams that show one set of images again and again, its pixels moved: permuted or rotated."""
+"""Streams that show the same images in every task with their pixels moved: permuted or rotated."""
 
 import math
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import number, one_of, share, whole
-from .pixels import normalise, split_of
-from .registry import benchmark
-from .seeding import first_out, generator
+from remnant.options import Share, number, whole
+
 from .sets.store import load_dataset
-from .stream import Stream, Task
+from .stream import Stream
+from .task import Task
+from .task_builder import Transform, generator, held_out_count, make_task, normalise, standardise
 
-Move = Callable[[Tensor], Tensor]  # bytes N×1×H×W → float or bytes N×1×H×W
-Pixels = Literal["normalised", "unit"]
-MNIST_STATS = (0.1307,), (0.3081,)
+Move = Callable[[Tensor], Tensor]  # N×1×H×W → N×1×H×W
+Tasks = Annotated[int, whole(1, 1000)]
 
 
-@benchmark("pmnist", "mnist")
-def pmnist(seed: int, *, tasks: int = 10, valid: float = 0.1, pixels: Pixels = "normalised") -> Stream:
+def pmnist(
+    seed: int, *, tasks: Tasks = 10, valid: Share = 0.1, pixels: Literal["normalised", "unit"] = "normalised"
+) -> Stream:
     """Permuted MNIST: every task is MNIST under its own random permutation of the pixels (the first task too).
 
-    Pixels are normalised to mean 0 and deviation 1 as a rule; `unit` ones lie between 0 and 1.
+    Pixels have mean 0 and deviation 1 (`pixels="normalised"`), or lie between 0 and 1 (`pixels="unit"`).
     """
-    unit = one_of("pixels", pixels, get_args(Pixels)) == "unit"
-    return _permuted("mnist", seed, tasks, valid, *(((0.0,), (1.0,)) if unit else MNIST_STATS))
+    return _permuted("mnist", seed, tasks, valid, normalise if pixels == "unit" else standardise("mnist"))
 
 
-@benchmark("permuted-fashion", "fashion_mnist")
-def permuted_fashion(seed: int, *, tasks: int = 10, valid: float = 0.1) -> Stream:
+def permuted_fashion(seed: int, *, tasks: Tasks = 10, valid: Share = 0.1) -> Stream:
     """Fashion-MNIST under one random permutation of the pixels per task."""
-    return _permuted("fashion_mnist", seed, tasks, valid, (0.2860,), (0.3530,))
+    return _permuted("fashion_mnist", seed, tasks, valid, standardise("fashion_mnist"))
 
 
-@benchmark("permuted-digits", "digits")
-def permuted_digits(seed: int, *, tasks: int = 10, valid: float = 0.1) -> Stream:
+def permuted_digits(seed: int, *, tasks: Tasks = 10, valid: Share = 0.1) -> Stream:
     """scikit-learn's 8×8 digits under one random permutation of the pixels per task: seconds on any machine."""
-    return _permuted("digits", seed, tasks, valid, (0.3053,), (0.3761,), full=16.0)
+    return _permuted("digits", seed, tasks, valid, standardise("digits"))
 
 
-@benchmark("rotated-mnist", "mnist")
-def rotated_mnist(seed: int, *, tasks: int = 10, degrees: float = 180.0, valid: float = 0.1) -> Stream:
+def rotated_mnist(
+    seed: int, *, tasks: Tasks = 10, degrees: Annotated[float, number(0, 360)] = 180.0, valid: Share = 0.1
+) -> Stream:
     """MNIST turned further with every task: task t of T by a random angle in [t−1, t) · degrees / T."""
-    tasks = whole("tasks", tasks, 1, 1000)
-    degrees = number("degrees", degrees, 0, 360)
     angles = [(t + float(generator(seed, "angle", t).random())) * degrees / tasks for t in range(tasks)]
     moves = [(f"rotated {angle:.1f}°", rotation(28, angle)) for angle in angles]
-    return _moved("mnist", moves, valid, *MNIST_STATS)
+    return _moved("mnist", moves, valid, standardise("mnist"))
 
 
-def _permuted(
-    name: str, seed: int, tasks: int, valid: float, mean: tuple[float], std: tuple[float], full: float = 255.0
-) -> Stream:
+def _permuted(name: str, seed: int, tasks: int, valid: float, transform: Transform) -> Stream:
     pixels = math.prod(load_dataset(name).input_shape)
-    moves = []
-    for t in range(whole("tasks", tasks, 1, 1000)):
-        order = generator(seed, "permutation", t).permutation(pixels)
-        moves.append((f"permutation {t + 1}", permutation(torch.from_numpy(order))))
-    return _moved(name, moves, valid, mean, std, full)
+    orders = [generator(seed, "permutation", t).permutation(pixels) for t in range(tasks)]
+    moves = [(f"permutation {t}", permutation(torch.from_numpy(order))) for t, order in enumerate(orders, 1)]
+    return _moved(name, moves, valid, transform)
 
 
-def _moved(
-    name: str,
-    moves: list[tuple[str, Move]],
-    valid: float,
-    mean: tuple[float],
-    std: tuple[float],
-    full: float = 255.0,
-) -> Stream:
-    """One single-head task per move over the same rows: only the stored bytes are held, never a copy per task."""
+def _moved(name: str, moves: list[tuple[str, Move]], valid: float, transform: Transform) -> Stream:
+    """One single-head task per move. All share the same rows of stored bytes; the first rows are the validation set."""
     dataset = load_dataset(name)
-    train, held = first_out(np.arange(len(dataset.labels("train"))), share("valid", valid))
-    test = np.arange(len(dataset.labels("test")))
+    count = len(dataset.labels("train"))
+    held = held_out_count(count, valid)
+    rows = np.arange(held, count), np.arange(held), np.arange(len(dataset.labels("test")))
 
-    def task(label: str, move: Move) -> Task:
-        def transform(x: Tensor) -> Tensor:
-            return normalise(move(x), mean, std, full)
-
-        return Task(
-            label,
-            10,
-            split_of(dataset, "train", train, transform),
-            split_of(dataset, "train", held, transform),
-            split_of(dataset, "test", test, transform),
-            tuple(range(10)),
-        )
+    def task(title: str, move: Move) -> Task:
+        return make_task(title, dataset, rows, lambda x: transform(move(x)), tuple(range(10)))
 
     return Stream(name, tuple(task(*move) for move in moves), "single", dataset.input_shape, (10,))
 
 
 def permutation(order: Tensor) -> Move:
-    """Pixel i of the moved image is pixel order[i] of the stored one."""
+    """Pixel i of the new image is pixel order[i] of the old one."""
 
     def move(x: Tensor) -> Tensor:
         flat = x.flatten(1)
-        if x.device.type == "cpu":  # for bytes numpy's gather is three times as fast
+        if x.device.type == "cpu":  # numpy gathers bytes three times as fast
             return torch.from_numpy(flat.numpy().take(order.numpy(), axis=1)).view_as(x)
         return flat.index_select(1, order.to(x.device)).view_as(x)
 
@@ -105,14 +81,14 @@ def permutation(order: Tensor) -> Move:
 
 
 def rotation(side: int, degrees: float) -> Move:
-    """Counter-clockwise about the centre, between pixels bilinear, black from outside.
+    """Rotates counter-clockwise about the centre with bilinear interpolation, black outside.
 
-    Written as four gathers with weights: the same products and sums on every device.
+    Written as four weighted gathers, so that every device computes the same products and sums.
     """
     centre = (side - 1) / 2
     row, column = np.mgrid[:side, :side] - centre
     turn = math.radians(degrees)
-    # Where each pixel of the turned image comes from.
+    # Where each pixel of the rotated image comes from.
     source_row = centre + row * math.cos(turn) + column * math.sin(turn)
     source_column = centre - row * math.sin(turn) + column * math.cos(turn)
     top, left = np.floor(source_row).astype(int), np.floor(source_column).astype(int)

@@ -2,57 +2,98 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from .errors import DataError, did_you_mean
-from .own_file import load_file
-from .seeding import generator
-from .stream import Stream
+from remnant.options import checked, options_of
+from remnant.registry import Registry, is_file_reference
+
+from .errors import DataError
+from .five_datasets import FIVE, five_datasets
+from .incremental import digits_incremental, mnist_incremental
+from .permuted import permuted_digits, permuted_fashion, pmnist, rotated_mnist
+from .split import cifar100_superclass, split_cifar100, split_miniimagenet, split_tinyimagenet
+from .stream import Head, Stream
+from .task_builder import generator
+
+StreamFunction = Callable[..., Stream]
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A built-in stream: its builder, and the options it takes with their defaults."""
+class BuiltIn(NamedTuple):
+    """A built-in stream: its function, the datasets that it reads, and the shapes that a network for it has."""
 
-    name: str
-    build: Callable[..., Stream]
+    function: StreamFunction
     datasets: tuple[str, ...]
-
-    @property
-    def summary(self) -> str:
-        return (self.build.__doc__ or "").strip().splitlines()[0]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        parameters = inspect.signature(self.build).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    input_shape: tuple[int, ...]
+    head: Head
 
 
-BENCHMARKS: dict[str, Benchmark] = {}
+_BUILT_IN = {
+    "pmnist": BuiltIn(pmnist, ("mnist",), (1, 28, 28), "single"),
+    "permuted-fashion": BuiltIn(permuted_fashion, ("fashion_mnist",), (1, 28, 28), "single"),
+    "permuted-digits": BuiltIn(permuted_digits, ("digits",), (1, 8, 8), "single"),
+    "rotated-mnist": BuiltIn(rotated_mnist, ("mnist",), (1, 28, 28), "single"),
+    "split-cifar100": BuiltIn(split_cifar100, ("cifar100",), (3, 32, 32), "multi"),
+    "cifar100-superclass": BuiltIn(cifar100_superclass, ("cifar100",), (3, 32, 32), "multi"),
+    "split-miniimagenet": BuiltIn(split_miniimagenet, ("miniimagenet",), (3, 84, 84), "multi"),
+    "split-tinyimagenet": BuiltIn(split_tinyimagenet, ("tiny_imagenet",), (3, 64, 64), "multi"),
+    "five-datasets": BuiltIn(five_datasets, tuple(FIVE), (3, 32, 32), "multi"),
+    "digits-incremental": BuiltIn(digits_incremental, ("digits",), (1, 8, 8), "single"),
+    "mnist-incremental": BuiltIn(mnist_incremental, ("mnist",), (1, 28, 28), "single"),
+}
+
+BENCHMARKS: Registry[Stream | StreamFunction] = Registry("stream", "remnant.streams")
+for _name, _stream in _BUILT_IN.items():
+    BENCHMARKS[_name] = _stream.function
 
 
-def benchmark(name: str, *datasets: str) -> Callable[[Callable[..., Stream]], Callable[..., Stream]]:
-    """Registers a builder `(seed, *, option=default …) -> Stream` that reads the named sets."""
-
-    def register(build: Callable[..., Stream]) -> Callable[..., Stream]:
-        BENCHMARKS[name] = Benchmark(name, build, datasets)
-        return build
-
-    return register
+def built_in(name: str) -> BuiltIn | None:
+    """What is known about a built-in stream without its data; None for a user's own stream."""
+    return _BUILT_IN.get(name)
 
 
-def load_stream(name: str, seed: int = 0, **options: Any) -> Stream:
-    """A built-in stream, or a user's own as `path/to/file.py:name`. The same seed gives the same stream anywhere."""
-    if ".py:" in name:
-        return load_file(name, seed, **options)
-    if name not in BENCHMARKS:
-        raise DataError(f"No stream called '{name}'. {did_you_mean(name, BENCHMARKS)}")
-    entry = BENCHMARKS[name]
-    known = entry.options
-    for option in options:
-        if option not in known:
-            raise DataError(f"{option}={options[option]!r}: no such option of '{name}'. {did_you_mean(option, known)}")
+def datasets_of(name: str) -> tuple[str, ...]:
+    """The datasets that a built-in stream reads; empty for a user's own stream."""
+    return _BUILT_IN[name].datasets if name in _BUILT_IN else ()
+
+
+def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options: Any) -> Stream:
+    """Builds a stream. The same seed and options give the same stream on any machine.
+
+    Args:
+        stream: a built-in name (`remnant list benchmarks`), an entry point of the group `remnant.streams`,
+            `path/to/file.py:name`, a Stream, or a function that returns one. A function gets the seed if it has a
+            parameter `seed`; its other parameters are its options.
+        seed: a whole number from 0 up, from which all random choices follow.
+        **options: options of the stream, such as `tasks=5`.
+
+    Raises:
+        UnknownNameError: no stream has this name, or the file cannot be used.
+        OptionError: the stream has no such option, or the option does not take this value.
+        DataError: the datasets are not prepared, or the options do not fit together.
+
+    Example:
+        >>> stream = load_stream("permuted-digits", seed=0, tasks=3)
+        >>> len(stream), stream.head, stream.input_shape
+        (3, 'single', (1, 8, 8))
+    """
     generator(seed, "check")  # refuses a bad seed before any file is read
-    chosen = {**known, **options}
-    return replace(entry.build(seed, **chosen), name=name, seed=seed, options=chosen)
+    found = BENCHMARKS[stream] if isinstance(stream, str) else stream
+    name = (
+        stream if isinstance(stream, str) else getattr(stream, "name", "") or getattr(stream, "__name__", str(stream))
+    )
+    if isinstance(found, Stream):
+        if options:
+            raise DataError(f"'{name}' is a finished stream and takes no options. Make it a function to give it some.")
+        return replace(found, seed=seed)
+    if not callable(found):
+        raise DataError(f"'{name}' is a {type(found).__name__}, not a Stream or a function that returns one.")
+    parameters = inspect.signature(found).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    chosen = options if takes_any else checked(found, options, f"'{name}'")
+    made = found(**({"seed": seed} if takes_any or "seed" in parameters else {}), **chosen)
+    if not isinstance(made, Stream):
+        raise DataError(f"'{name}' returned a {type(made).__name__}, not a remnant.data.Stream.")
+    defaults = {option: default for option, (_, default) in options_of(found).items()}
+    kept = name if isinstance(stream, str) and not is_file_reference(stream) else made.name
+    return replace(made, name=kept, seed=seed, options=defaults | chosen)

@@ -1,22 +1,30 @@
-"""Streams that part the classes of one set among the tasks, one head per task."""
+"""Streams that divide the classes of one dataset among the tasks, one head per task."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .checks import class_counts, one_of, share, whole
-from .pixels import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, Transform, normalise, split_of
-from .registry import benchmark
-from .seeding import generator, shuffled_out
+from remnant.options import Kind, Share, whole
+
+from .errors import DataError
 from .sets.store import Dataset, load_dataset
-from .stream import Stream, Task
+from .stream import Stream
+from .task import Task
+from .task_builder import class_task, generator, normalise, standardise
 
 ClassOrder = Literal["natural", "shuffled"]
-Layout = Literal["planar", "as-published"]
+Tasks = Annotated[int, whole(1, 1000)]
+Sizes = Sequence[Annotated[int, whole(2, 1000)]] | None
+SuperclassOrder = Annotated[
+    int | Literal["seed"],
+    Kind(
+        "a whole number from 0 to 4, or 'seed' (the seed mod 5)",
+        lambda value: value if value == "seed" else whole(0, 4).read(value),
+    ),
+]
 
 # The five orders of CIFAR-100's superclasses over which the paper's superclass table is averaged.
 SUPERCLASS_ORDERS = (
@@ -28,157 +36,104 @@ SUPERCLASS_ORDERS = (
 )
 
 SUPERCLASSES = (
-    "aquatic mammals",
-    "fish",
-    "flowers",
-    "food containers",
-    "fruit and vegetables",
-    "household electrical devices",
-    "household furniture",
-    "insects",
-    "large carnivores",
-    "large man-made outdoor things",
-    "large natural outdoor scenes",
-    "large omnivores and herbivores",
-    "medium-sized mammals",
-    "non-insect invertebrates",
-    "people",
-    "reptiles",
-    "small mammals",
-    "trees",
-    "vehicles 1",
-    "vehicles 2",
-)
+    "aquatic mammals", "fish", "flowers", "food containers", "fruit and vegetables", "household electrical devices",
+    "household furniture", "insects", "large carnivores", "large man-made outdoor things",
+    "large natural outdoor scenes", "large omnivores and herbivores", "medium-sized mammals",
+    "non-insect invertebrates", "people", "reptiles", "small mammals", "trees", "vehicles 1", "vehicles 2",
+)  # fmt: skip
 
 
-@benchmark("split-cifar100", "cifar100")
 def split_cifar100(
-    seed: int,
-    *,
-    tasks: int = 10,
-    sizes: Sequence[int] | None = None,
-    class_order: ClassOrder = "natural",
-    valid: float = 0.05,
+    seed: int, *, tasks: Tasks = 10, sizes: Sizes = None, class_order: ClassOrder = "natural", valid: Share = 0.05
 ) -> Stream:
     """CIFAR-100 in 10 tasks of 10 classes, or any other split."""
-    return _split("cifar100", 100, seed, tasks, sizes, class_order, valid, _standard(CIFAR_MEAN, CIFAR_STD))
+    return _split("cifar100", 100, seed, tasks, sizes, class_order, valid)
 
 
-@benchmark("split-miniimagenet", "miniimagenet")
 def split_miniimagenet(
-    seed: int,
-    *,
-    tasks: int = 20,
-    sizes: Sequence[int] | None = None,
-    class_order: ClassOrder = "shuffled",
-    valid: float = 0.05,
+    seed: int, *, tasks: Tasks = 20, sizes: Sizes = None, class_order: ClassOrder = "shuffled", valid: Share = 0.05
 ) -> Stream:
     """miniImageNet in 20 tasks of 5 classes, the classes in an order drawn from the seed."""
-    return _split("miniimagenet", 100, seed, tasks, sizes, class_order, valid, _standard(IMAGENET_MEAN, IMAGENET_STD))
+    return _split("miniimagenet", 100, seed, tasks, sizes, class_order, valid)
 
 
-@benchmark("split-tinyimagenet", "tiny_imagenet")
 def split_tinyimagenet(
     seed: int,
     *,
-    tasks: int = 20,
-    sizes: Sequence[int] | None = None,
-    classes: int = 100,
+    tasks: Tasks = 20,
+    sizes: Sizes = None,
+    classes: Annotated[int, whole(2, 1000)] = 100,
     class_order: ClassOrder = "shuffled",
-    valid: float = 0.05,
+    valid: Share = 0.05,
 ) -> Stream:
     """Tiny ImageNet's first 100 classes in 20 tasks of 5, the classes in an order drawn from the seed."""
-    classes = whole("classes", classes, 2, load_dataset("tiny_imagenet").classes)
-    transform = _standard(IMAGENET_MEAN, IMAGENET_STD)
-    return _split("tiny_imagenet", classes, seed, tasks, sizes, class_order, valid, transform)
+    available = load_dataset("tiny_imagenet").classes
+    if classes > available:
+        raise DataError(f"classes={classes}: this copy of Tiny ImageNet has {available} classes.")
+    return _split("tiny_imagenet", classes, seed, tasks, sizes, class_order, valid)
 
 
-@benchmark("cifar100-superclass", "cifar100")
-def cifar100_superclass(seed: int, *, layout: Layout = "planar", order: int = 0, valid: float = 0.05) -> Stream:
+def cifar100_superclass(
+    seed: int,
+    *,
+    layout: Literal["planar", "as-published"] = "planar",
+    order: SuperclassOrder = 0,
+    valid: Share = 0.05,
+) -> Stream:
     """CIFAR-100's 20 superclasses, one task of 5 classes each, in one of five published orders.
 
-    The published numbers were made on pixels read in the wrong layout; `layout="as-published"` scrambles them alike.
+    `order="seed"` takes the order number (seed mod 5), so that five seeds cover the five orders. The published results
+    were measured on pixels read in the wrong layout; `layout="as-published"` scrambles them in the same way.
     """
-    transform = _scrambled if one_of("layout", layout, ("planar", "as-published")) == "as-published" else normalise
-    dataset = load_dataset("cifar100")
+    dataset, transform = load_dataset("cifar100"), _scrambled if layout == "as-published" else normalise
     coarse, fine = dataset.coarse("train"), dataset.labels("train")
+    groups = SUPERCLASS_ORDERS[seed % len(SUPERCLASS_ORDERS) if order == "seed" else order]
     tasks = []
-    for number, group in enumerate(SUPERCLASS_ORDERS[whole("order", order, 0, 4)]):
-        members = np.unique(fine[coarse == group])
-        tasks.append(_task(SUPERCLASSES[group], dataset, members, seed, number, share("valid", valid), transform))
-    return _multi("cifar100-superclass", dataset, tasks)
+    for t, group in enumerate(groups):
+        name, members = SUPERCLASSES[group], np.unique(fine[coarse == group])
+        tasks.append(class_task(name, dataset, members, transform, head="multi", valid=valid, seed=seed, number=t))
+    return _multi_head("cifar100-superclass", dataset, tasks)
 
 
 def _scrambled(x: Tensor) -> Tensor:
-    """CIFAR's planes of bytes read as if they were interleaved, as the loader behind the published table does."""
+    """CIFAR's planes of bytes read as if they were interleaved, as in the loader behind the published table."""
     n, channels, height, width = x.shape
     return normalise(x.reshape(n, height, width, channels).permute(0, 3, 1, 2).contiguous())
 
 
-def _standard(mean: tuple[float, ...], std: tuple[float, ...]) -> Transform:
-    return lambda x: normalise(x, mean, std)
-
-
 def _split(
-    name: str,
-    classes: int,
-    seed: int,
-    tasks: int,
-    sizes: Sequence[int] | None,
-    class_order: ClassOrder,
-    valid: float,
-    transform: Transform,
+    name: str, classes: int, seed: int, tasks: int, sizes: Sizes, class_order: ClassOrder, valid: float
 ) -> Stream:
-    counts = class_counts(tasks, sizes, classes)
-    order: NDArray[np.int64] = np.arange(classes)
-    if one_of("class_order", class_order, ("natural", "shuffled")) == "shuffled":
-        order = generator(seed, "classes").permutation(classes)
-    share("valid", valid)
-    dataset = load_dataset(name)
-    groups = np.split(order, np.cumsum(counts))[: len(counts)]
-    made = [
-        _task(f"classes {_listed(members)}", dataset, members, seed, t, valid, transform)
-        for t, members in enumerate(groups)
-    ]
-    return _multi(name, dataset, made)
+    counts = _class_counts(classes, tasks, sizes)
+    order = generator(seed, "classes").permutation(classes) if class_order == "shuffled" else np.arange(classes)
+    dataset, transform = load_dataset(name), standardise(name)
+    made = []
+    for t, members in enumerate(np.split(order, np.cumsum(counts))[: len(counts)]):
+        title = f"classes {_abbreviated(members)}"
+        made.append(class_task(title, dataset, members, transform, head="multi", valid=valid, seed=seed, number=t))
+    return _multi_head(name, dataset, made)
 
 
-def _task(
-    name: str,
-    dataset: Dataset,
-    members: NDArray[np.integer],
-    seed: int,
-    number: int,
-    valid: float,
-    transform: Transform,
-) -> Task:
-    """The task of some classes, which it numbers from 0 in the order given."""
-    rows = np.flatnonzero(np.isin(dataset.labels("train"), members))
-    train, held = shuffled_out(rows, valid, seed, number)
-    test = np.flatnonzero(np.isin(dataset.labels("test"), members))
-    labels = _localised(members)
-    return Task(
-        name,
-        len(members),
-        split_of(dataset, "train", train, transform, labels),
-        split_of(dataset, "train", held, transform, labels),
-        split_of(dataset, "test", test, transform, labels),
-        tuple(int(m) for m in members),
-    )
+def _class_counts(classes: int, tasks: int, sizes: Sizes) -> list[int]:
+    """Classes per task: `classes` in `tasks` equal parts, or as listed in `sizes`."""
+    if sizes is not None:
+        if sum(sizes) > classes:
+            raise DataError(f"sizes={list(sizes)}: they ask for {sum(sizes)} classes, and there are {classes}.")
+        return list(sizes)
+    if classes % tasks or tasks > classes // 2:
+        raise DataError(
+            f"tasks={tasks}: {classes} classes cannot be divided into {tasks} equal tasks of at least 2. Give the number "
+            "of classes of each task: sizes=[…], on the command line --set stream.sizes=[…]."
+        )
+    return [classes // tasks] * tasks
 
 
-def _localised(members: NDArray[np.integer]) -> Callable[[NDArray[np.uint8]], Tensor]:
-    local = np.full(256, -1, np.int64)
-    local[members] = np.arange(len(members))
-    return lambda labels: torch.from_numpy(local[labels])
-
-
-def _multi(name: str, dataset: Dataset, tasks: list[Task]) -> Stream:
+def _multi_head(name: str, dataset: Dataset, tasks: list[Task]) -> Stream:
     return Stream(name, tuple(tasks), "multi", dataset.input_shape, tuple(task.classes for task in tasks))
 
 
-def _listed(members: NDArray[np.integer]) -> str:
-    """0–9 for a run of numbers, else the numbers themselves (the first few)."""
+def _abbreviated(members: NDArray[np.integer]) -> str:
+    """`0–9` for consecutive numbers, otherwise the first few."""
     numbers = [int(m) for m in members]
     if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]}–{numbers[-1]}"

@@ -1,137 +1,41 @@
-"""A stream of tasks, each with its train, valid and test split; tensors are made when asked for."""
+"""A stream: tasks in the order in which they are learned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
-from weakref import ref
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .errors import DataError
+from .task import Task
 
 if TYPE_CHECKING:
-    from torch.utils.data import Dataset as TorchDataset
-
-    from .own import ArrayLike, Pair
+    from .own import Pair, TorchExamples
 
 Head = Literal["single", "multi"]
-Device = torch.device | str
-MakeX = Callable[[torch.device], Tensor]
-MakeY = Callable[[], Tensor]
-
-CPU = torch.device("cpu")
-
-
-class Split:
-    """Examples `x` and labels `y` (int64). Both are made on first use.
-
-    Made examples are kept up to `budget` bytes over all splits and forgotten oldest first; whoever
-    holds the tensor keeps it, and the split finds it again. So ten permutations of one set do not
-    become ten copies of it unless someone asks for ten at once.
-    """
-
-    budget: ClassVar[int] = 256 * 2**20
-    _recent: ClassVar[list[ref[Split]]] = []
-
-    def __init__(self, size: int, x: MakeX, y: MakeY) -> None:
-        self._size = size
-        self._make_x, self._make_y = x, y
-        self._x: Tensor | None = None
-        self._last: ref[Tensor] | None = None
-        self._y: Tensor | None = None
-
-    @classmethod
-    def of(cls, x: Tensor, y: Tensor) -> Split:
-        """A split of tensors that are there already; it holds them for good."""
-        made = cls(len(y), lambda device: x.to(device), lambda: y)
-        made._x, made._y = x, y
-        return made
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __repr__(self) -> str:
-        return f"Split({self._size:,} examples)"
-
-    @property
-    def x(self) -> Tensor:
-        if self._x is not None:
-            self._touch()
-            return self._x
-        x = self._last() if self._last is not None else None
-        if x is None:
-            x = self._make_x(CPU)
-        self._x, self._last = x, ref(x)
-        self._touch()
-        return x
-
-    @property
-    def y(self) -> Tensor:
-        if self._y is None:
-            self._y = self._make_y()
-        return self._y
-
-    def to(self, device: Device) -> Split:
-        """The same split, whole, on `device`: bytes travel, and become numbers there.
-
-        On a GPU images lie channels-last, as convolutions there read them: else each step would turn its batch round.
-        """
-        place = torch.device(device)
-        known = self._x if self._x is not None else self._last() if self._last is not None else None
-        x = known.to(place) if known is not None else self._make_x(place)
-        if place.type == "cuda" and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        return Split.of(x, self.y.to(place))
-
-    def _touch(self) -> None:
-        """Moves this split to the front and forgets the oldest ones beyond the budget."""
-        if self._last is None:  # given, not made: nothing to make it from again
-            return
-        live = [s for r in Split._recent if (s := r()) is not None and s is not self and s._x is not None]
-        kept: list[Split] = [self]
-        room = Split.budget - _bytes(self)
-        for split in live:
-            room -= _bytes(split)
-            if room >= 0:
-                kept.append(split)
-            else:
-                split._x = None
-        Split._recent = [ref(split) for split in kept]
-
-
-def _bytes(split: Split) -> int:
-    return 0 if split._x is None else split._x.numel() * split._x.element_size()
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """One task. Labels run over 0 … classes−1 in a multi-head stream, over the one head's outputs in a single-head one.
-
-    `labels` are the numbers these classes have in the set they come from.
-    """
-
-    name: str
-    classes: int
-    train: Split
-    valid: Split
-    test: Split
-    labels: tuple[int, ...] = ()
-
-    def to(self, device: Device) -> Task:
-        """This task with all its tensors made and held on `device`."""
-        return replace(self, train=self.train.to(device), valid=self.valid.to(device), test=self.test.to(device))
 
 
 @dataclass(frozen=True, eq=False)
 class Stream(Sequence[Task]):
-    """Tasks in the order they are learned, and the head they are learned with.
+    """Tasks in the order in which they are learned.
 
-    `head="multi"`: one output layer per task, chosen by the task's number. `head="single"`: one
-    output layer for all, no hint of the task.
+    Attributes:
+        name: the name in tables and paths.
+        tasks: the tasks; `stream[0]`, `len(stream)` and iteration give them too.
+        head: "multi" gives every task its own output layer, chosen by the number of the task; "single" has one output
+            layer for all tasks and no hint of the task.
+        input_shape: the shape of one example.
+        head_sizes: the outputs of each head.
+        seed: the seed it was made with.
+        options: the options it was made with.
+
+    Example:
+        >>> import torch
+        >>> pairs = [(torch.rand(20, 8), torch.arange(20) % 2) for _ in range(3)]
+        >>> stream = Stream.from_arrays(pairs, test=0.2)
+        >>> [task.name for task in stream], stream.head_sizes
+        (['task 1', 'task 2', 'task 3'], (2, 2, 2))
     """
 
     name: str
@@ -154,18 +58,19 @@ class Stream(Sequence[Task]):
                 f"Stream '{self.name}' needs {wanted} head size(s), one per head; got {len(self.head_sizes)}."
             )
         for number, task in enumerate(self.tasks, 1):
+            label = f"Task {number} ('{task.name}') of stream '{self.name}'"
             for part in ("train", "test"):
                 if len(getattr(task, part)) == 0:
-                    raise DataError(f"Task {number} ('{task.name}') of stream '{self.name}' has no {part} examples.")
+                    raise DataError(f"{label} has no {part} examples.")
             if self.head == "multi" and task.classes < 2:
                 raise DataError(
-                    f"Task {number} ('{task.name}') of stream '{self.name}' has one class: a head of its own would have "
-                    "nothing to decide. Give it more classes, or use head='single'."
+                    f"{label} has one class, so a head of its own has nothing to decide. Give the task more classes, or "
+                    "use head='single'."
                 )
 
     @property
     def classes(self) -> int:
-        """Outputs of all heads together."""
+        """The outputs of all heads together."""
         return sum(self.head_sizes)
 
     def __len__(self) -> int:
@@ -195,30 +100,69 @@ class Stream(Sequence[Task]):
         name: str = "arrays",
         seed: int = 0,
     ) -> Stream:
-        """A stream of one `(x, y)` pair per task, arrays or tensors; see `remnant.data.own.from_arrays`."""
-        from .own import from_arrays
+        """A stream of one `(x, y)` pair of arrays or tensors per task.
 
-        return from_arrays(
-            train, test, valid=valid, head=head, classes=classes, relabel=relabel, names=names, name=name, seed=seed
-        )
+        uint8 becomes float32 from 0 to 1, other numbers become float32, and int64 stays for tokens. Images are channels
+        first.
+
+        Args:
+            train: one pair per task.
+            test: one pair per task, or the share of `train` to hold out.
+            valid: the same for validation; without it there is no early stopping.
+            head: "multi" or "single"; see Stream.
+            classes: the head sizes, one number or one per task, instead of reading them off the labels.
+            relabel: number classes from 0 in sorted order; each task's own with "multi", all together with "single".
+            names: the names of the tasks.
+            name: the name of the stream.
+            seed: the seed that chooses the held-out examples.
+
+        Example:
+            >>> import torch
+            >>> x, y = torch.rand(20, 8), torch.arange(20) % 4
+            >>> pairs = [(x[y < 2], y[y < 2]), (x[y >= 2], y[y >= 2])]
+            >>> stream = Stream.from_arrays(pairs, test=0.2, valid=0.1, relabel=True)
+            >>> stream[1].labels, stream[1].train
+            ((2, 3), Split(7 examples))
+        """
+        from .own import from_pair, make_stream
+
+        given = {"train": train, "test": test, "valid": valid}
+        options = {"head": head, "classes": classes, "names": names, "name": name, "seed": seed}
+        return make_stream(from_pair, given, relabel=relabel, **options)
 
     @classmethod
     def from_datasets(
         cls,
-        train: Sequence[TorchDataset[tuple[ArrayLike, int]]],
-        test: Sequence[TorchDataset[tuple[ArrayLike, int]]],
+        train: Sequence[TorchExamples],
+        test: Sequence[TorchExamples],
         *,
-        valid: Sequence[TorchDataset[tuple[ArrayLike, int]]] | float = 0.0,
+        valid: Sequence[TorchExamples] | float = 0.0,
         head: Head = "multi",
         classes: int | Sequence[int] | None = None,
         names: Sequence[str] | None = None,
         name: str = "datasets",
         seed: int = 0,
     ) -> Stream:
-        """A stream of one torch Dataset per task and part; see `remnant.data.own.from_datasets`."""
-        from .own import from_datasets
+        """A stream of one map-style torch Dataset of `(x, label)` per task.
 
-        return from_datasets(train, test, valid=valid, head=head, classes=classes, names=names, name=name, seed=seed)
+        With `classes`, a Dataset is read when its task is first used; without, all are read now to find the labels.
+
+        Args:
+            train, test: one Dataset per task.
+            valid: one Dataset per task, or the share of `train` to hold out.
+            head, classes, names, name, seed: as in `from_arrays`.
+
+        Example:
+            >>> import torch
+            >>> from torch.utils.data import TensorDataset
+            >>> data = TensorDataset(torch.rand(20, 8), torch.arange(20) % 2)
+            >>> Stream.from_datasets([data, data], [data, data], valid=0.1, classes=2)[0].train
+            Split(18 examples)
+        """
+        from .own import from_dataset, make_stream
+
+        given = {"train": train, "test": test, "valid": valid}
+        return make_stream(from_dataset, given, head=head, classes=classes, names=names, name=name, seed=seed)
 
     @classmethod
     def from_folder(
@@ -231,7 +175,21 @@ class Stream(Sequence[Task]):
         name: str | None = None,
         seed: int = 0,
     ) -> Stream:
-        """A stream of images in `taskNN/{train,test}/class/…`; see `remnant.data.image_folder.from_folder`."""
+        """A stream of image files in `taskNN/{train,test}/CLASS/`, and `valid` beside them if there is one.
+
+        Tasks and classes follow in the order of their folders' names. Pixels lie between 0 and 1 and are read on first use.
+
+        Args:
+            path: the folder that holds task01, task02, …
+            head: "multi" or "single"; with "single", folders of the same name are one class.
+            size: (height, width) to resize all images to; without it, all must have the same size.
+            valid: the share of train to hold out where a task has no `valid` folder.
+            name: the name of the stream, by default that of the folder.
+            seed: the seed that chooses the held-out examples.
+
+        Example:
+            >>> stream = Stream.from_folder("pictures", valid=0.1)  # doctest: +SKIP
+        """
         from .image_folder import from_folder
 
-        return from_folder(path, head=head, size=size, valid=valid, name=name, seed=seed)
+        return from_folder(path, head, size, valid, name, seed)

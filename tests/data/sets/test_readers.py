@@ -59,7 +59,7 @@ def test_a_gzip_cut_short_is_said_to_be_one(tmp_path: Path) -> None:
     folder = idx_folder(tmp_path / "raw", digits_like(), zipped=True)
     file = folder / "train-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(DataError, match="not a whole gzip"):
+    with pytest.raises(DataError, match="not a complete gzip"):
         read_original("mnist", folder)
 
 
@@ -273,5 +273,5 @@ def test_tiny_imagenet_numbers_classes_as_its_own_list_does(tmp_path: Path) -> N
 
 def test_an_archive_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "cifar.tar.gz").write_bytes(b"<html>404</html>")
-    with pytest.raises(DataError, match="neither a folder nor a whole"):
+    with pytest.raises(DataError, match="neither a folder nor a complete"):
         read_original("cifar10", tmp_path / "cifar.tar.gz")

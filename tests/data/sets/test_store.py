@@ -1,5 +1,6 @@
 """Prepared sets: found where they should be, written whole or not at all, and refused when they are not what they say."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,8 +83,8 @@ def test_killed_while_writing_the_old_file_stands_and_no_half_is_left(
 
     target, name, fake = {
         "writing": (store.np, "savez", half),
-        "syncing": (store.os, "fsync", stop),
-        "renaming": (store.os, "replace", stop),
+        "syncing": (os, "fsync", stop),
+        "renaming": (os, "replace", stop),
     }[moment]
     monkeypatch.setattr(target, name, fake)
     with pytest.raises(KeyboardInterrupt):
@@ -154,8 +155,8 @@ def test_each_array_is_read_once_and_only_when_asked_for(
     small_counts("mnist", 20, 10, 10)
     store.write_prepared("mnist", digits_like())
     read: list[str] = []
-    real = store._Npz.__getitem__
-    monkeypatch.setattr(store._Npz, "__getitem__", lambda file, key: (read.append(key), real(file, key))[1])
+    real = store._Npz.__missing__
+    monkeypatch.setattr(store._Npz, "__missing__", lambda file, key: (read.append(key), real(file, key))[1])
     digits = load_dataset("mnist")
     for _ in range(2):
         digits.images("train")

@@ -1,4 +1,4 @@
-"""Downloads a set's original files: several mirrors, resumed where they broke off, checked, then converted."""
+"""Downloads the original files of a dataset: tries several mirrors, resumes broken downloads, checks the result."""
 
 import hashlib
 import http.client
@@ -15,86 +15,90 @@ from .prepare import add
 from .sources import RemoteFile, source
 from .store import data_root, load_dataset, prepared_path
 
-Report = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all where known
+Report = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if known
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0  # seconds without a byte
+NETWORK_ERRORS = (OSError, http.client.HTTPException)
 
 
-class _BrokenError(Exception):
-    """A mirror did not deliver; the reason is for the person, the next mirror for us."""
+class _MirrorError(Exception):
+    """A mirror did not deliver; the next one is tried."""
 
 
-def _quiet(file: str, done: int, total: int | None) -> None:
-    """Reports to nobody."""
+def fetch(name: str, report: Report = lambda file, done, total: None) -> Path:
+    """Downloads and prepares a dataset, unless it is ready. An interrupted download is resumed by the next call.
 
+    Args:
+        name: the dataset, such as "mnist".
+        report: called with the file, the bytes so far, and the bytes in all if known.
 
-def fetch(name: str, report: Report = _quiet) -> Path:
-    """Downloads and prepares set `name`, unless it is ready. Interrupted, it goes on where it stopped next time;
-    failing, it leaves no NAME.npz.
+    Returns:
+        The prepared file.
+
+    Raises:
+        DataError: no mirror delivered a file; the message says where to put it by hand.
     """
     entry = source(name)
     try:
         load_dataset(name)
         return prepared_path(name)
-    except DataError:  # missing, or damaged: to be made anew
-        pass
+    except DataError:
+        pass  # missing or damaged
     folder = data_root() / "downloads" / name
     for file in entry.files:
-        download(name, file, folder, report)
-    whole = folder / entry.files[0].name if len(entry.files) == 1 else folder
+        _download(name, file, folder, report)
     try:
-        path = add(name, whole)
+        path = add(name, folder / entry.files[0].name if len(entry.files) == 1 else folder)
     except MissingExtraError:
-        raise  # install it and go on: the files are good
+        raise  # the files are good; installing the package is enough
     except DataError:
         for file in entry.files:
-            if file.md5 is None:  # nothing but the conversion vouches for it
+            if file.md5 is None:  # nothing else has checked this file, so it may be the bad one
                 (folder / file.name).unlink(missing_ok=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
     return path
 
 
-def download(name: str, file: RemoteFile, folder: Path, report: Report = _quiet) -> Path:
-    """One file into `folder`, whole and checked, from the first mirror that delivers it."""
+def _download(name: str, file: RemoteFile, folder: Path, report: Report) -> None:
+    """Puts one complete file into `folder`, from the first mirror that delivers it."""
     target, part = folder / file.name, folder / f"{file.name}.part"
-    if target.exists() and not wrong_with(target, file):
-        return target
+    if target.exists() and not _problem(target, file):
+        return
     folder.mkdir(parents=True, exist_ok=True)
     reasons = []
     for url in file.urls:
         try:
             _from_mirror(url, file, part, report)
-        except _BrokenError as error:
+        except _MirrorError as error:
             reasons.append(f"{urlsplit(url).netloc}: {error}")
             continue
         os.replace(part, target)
-        return target
-    wanted = source(name).wanted
+        return
     raise DataError(
         f"'{file.name}' of '{name}' could not be downloaded ({'; '.join(reasons)}). "
         f"Its usual address is {file.urls[0]}: put it in {folder} and run `remnant data fetch {name}` again, "
-        f"or run `remnant data add {name} PATH` with {wanted}."
+        f"or run `remnant data add {name} PATH` with {source(name).wanted}."
     )
 
 
 def _from_mirror(url: str, file: RemoteFile, part: Path, report: Report) -> None:
-    """`part` complete and right, or _BrokenError. What a broken connection delivered stays, for the next try to go on from."""
+    """Completes `part`, or raises a _MirrorError. A broken connection leaves what it delivered for the next try."""
     resumed = part.exists()
     _transfer(url, file, part, report)
-    problem = wrong_with(part, file)
-    if problem and resumed:  # the old beginning may be to blame: once more, from nothing
+    problem = _problem(part, file)
+    if problem and resumed:  # the old beginning may be wrong, so start once more from nothing
         part.unlink()
         _transfer(url, file, part, report)
-        problem = wrong_with(part, file)
+        problem = _problem(part, file)
     if problem:
         part.unlink()
-        raise _BrokenError(problem)
+        raise _MirrorError(problem)
 
 
-def wrong_with(path: Path, file: RemoteFile) -> str:
-    """What is wrong with a downloaded file, or nothing."""
+def _problem(path: Path, file: RemoteFile) -> str:
+    """Says why a downloaded file is not the right one; empty if it is."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"{size:,} bytes instead of {file.size:,}"
@@ -107,41 +111,44 @@ def wrong_with(path: Path, file: RemoteFile) -> str:
 
 
 def _transfer(url: str, file: RemoteFile, part: Path, report: Report) -> None:
+    """Appends to `part` what is missing of the file."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "remnant"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
         error.close()
-        if error.code == 416 and have:  # nothing after what we have: it is whole, or not this file
+        if error.code == 416 and have:  # nothing follows: the file is complete, or not this file
             return
-        raise _BrokenError(f"HTTP {error.code} {error.reason}") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _BrokenError(_reason(error)) from error
+        raise _MirrorError(f"HTTP {error.code} {error.reason}") from error
+    except NETWORK_ERRORS as error:
+        raise _MirrorError(_reason(error)) from error
     with response:
-        # A server may ignore the range (200): then it sends everything, and so do we start over.
+        # A server may ignore the range and send everything (200); then the file starts over.
         start = have if response.headers.get("Content-Range", "").startswith(f"bytes {have}-") else 0
         if response.status == 206 and start != have:
-            raise _BrokenError("it answered with another part of the file than asked for")
+            raise _MirrorError("it answered with another part of the file than asked for")
         length = response.headers.get("Content-Length", "")
         total = start + int(length) if length.isdigit() else file.size
-        done = start
-        with open(part, "ab" if start else "wb") as out:
-            report(file.name, done, total)
-            while True:
-                try:
-                    chunk = response.read(CHUNK)
-                except (OSError, http.client.HTTPException) as error:
-                    raise _BrokenError(f"broke off after {done:,} bytes, {_reason(error)}") from error
-                if not chunk:
-                    break
+        done = _save(response, part, start, lambda done: report(file.name, done, total))
+    if total is not None and done < total:
+        raise _MirrorError(f"broke off after {done:,} of {total:,} bytes")
+
+
+def _save(response: http.client.HTTPResponse, part: Path, done: int, report: Callable[[int], None]) -> int:
+    """Writes the response after the first `done` bytes of the file; returns the bytes it has then."""
+    with open(part, "ab" if done else "wb") as out:
+        report(done)
+        try:
+            while chunk := response.read(CHUNK):
                 out.write(chunk)
                 done += len(chunk)
-                report(file.name, done, total)
-            out.flush()
-            os.fsync(out.fileno())
-    if total is not None and done < total:
-        raise _BrokenError(f"broke off after {done:,} of {total:,} bytes")
+                report(done)
+        except NETWORK_ERRORS as error:
+            raise _MirrorError(f"broke off after {done:,} bytes, {_reason(error)}") from error
+        out.flush()
+        os.fsync(out.fileno())
+    return done
 
 
 def _reason(error: Exception) -> str:

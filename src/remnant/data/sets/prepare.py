@@ -1,4 +1,4 @@
-"""Turns original files, already on this machine, into a prepared set."""
+"""Turns original files that are already on this machine into a prepared dataset."""
 
 from os import PathLike
 from pathlib import Path
@@ -10,7 +10,18 @@ from .store import check_arrays, data_root, prepared_path, write_prepared
 
 
 def add(name: str, path: str | PathLike[str]) -> Path:
-    """Reads set `name` from its original files in `path` and writes NAME.npz; checked first, written whole or not at all."""
+    """Prepares a dataset from its original files.
+
+    Args:
+        name: the dataset, such as "mnist".
+        path: the folder or archive that holds the files.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        DataError: files are missing, damaged or belong to another dataset; nothing is written then.
+    """
     entry, origin = source(name), Path(path).expanduser()
     if not origin.exists():
         raise DataError(f"{origin} does not exist. '{name}' needs {entry.wanted}.")
@@ -19,8 +30,7 @@ def add(name: str, path: str | PathLike[str]) -> Path:
     try:
         return write_prepared(name, arrays)
     except OSError as error:
-        where = data_root()
         raise DataError(
             f"{prepared_path(name)} could not be written ({error.strerror or error}). "
-            f"Make room in {where}, or set REMNANT_DATA to another folder."
+            f"Make room in {data_root()}, or set REMNANT_DATA to another folder."
         ) from error

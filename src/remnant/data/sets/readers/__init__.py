@@ -1,10 +1,6 @@
-"""The original formats: each reader turns a tree of files into a set's arrays."""
+"""Readers of the original formats. Each turns a tree of files into the arrays of a dataset."""
 
-from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..sources import source
 from .cifar import read_cifar10, read_cifar100
@@ -13,11 +9,9 @@ from .miniimagenet import read_miniimagenet
 from .notmnist import read_notmnist
 from .svhn import read_svhn
 from .tiny_imagenet import read_tiny_imagenet
-from .tree import Tree, open_tree
+from .tree import Arrays, open_tree
 
-Reader = Callable[[Tree, str], dict[str, NDArray[np.uint8]]]
-
-READERS: dict[str, Reader] = {
+READERS = {
     "mnist": read_idx,
     "fashion_mnist": read_idx,
     "cifar10": read_cifar10,
@@ -29,8 +23,7 @@ READERS: dict[str, Reader] = {
 }
 
 
-def read_original(name: str, path: Path) -> dict[str, NDArray[np.uint8]]:
-    """The arrays of set `name` from its original files in `path` (a folder or an archive)."""
-    entry = source(name)
+def read_original(name: str, path: Path) -> Arrays:
+    """The arrays of a dataset, from the folder or archive that holds its original files."""
     with open_tree(path) as tree:
-        return READERS[name](tree, entry.wanted)
+        return READERS[name](tree, source(name).wanted)

@@ -1,15 +1,15 @@
-"""scikit-learn's 1,797 digits of 8×8 pixels (0 … 16): always there, so the default everywhere."""
+"""scikit-learn's 1,797 digits of 8×8 pixels from 0 to 16. No download is needed."""
 
 import importlib
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import MissingExtraError
+from .tree import Arrays
 
 
-def read_digits() -> dict[str, NDArray[np.uint8]]:
-    """The set has no test part of its own: every fifth image of each digit is it, whatever the seed."""
+def read_digits() -> Arrays:
+    """The original has no test part, so every fifth image of each digit is the test part, for all seeds."""
     try:
         datasets = importlib.import_module("sklearn.datasets")
     except ImportError as error:

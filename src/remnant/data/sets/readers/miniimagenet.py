@@ -1,14 +1,13 @@
-"""miniImageNet in the three forms it goes about in. Always 84×84; per class, five in six train and one in six tests."""
+"""miniImageNet in its three common forms, always 84×84. Of each class, five sixths train and one sixth tests."""
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import DataError
-from .images import class_folders, read_images
+from .images import class_folders, read_classes
 from .pickles import read_pickle
-from .tree import Tree
+from .tree import Arrays, Pixels, Tree
 
 SIZE = (84, 84)
 _CACHES = (
@@ -18,7 +17,7 @@ _CACHES = (
 )
 
 
-def read_miniimagenet(tree: Tree, wanted: str) -> dict[str, NDArray[np.uint8]]:
+def read_miniimagenet(tree: Tree, wanted: str) -> Arrays:
     if tree.find(*_CACHES[0]):
         return _from_caches(tree, wanted)
     if tree.find("train.pkl"):
@@ -26,83 +25,71 @@ def read_miniimagenet(tree: Tree, wanted: str) -> dict[str, NDArray[np.uint8]]:
     return _from_folders(tree, wanted)
 
 
-def _pixels(value: Any, where: str) -> NDArray[np.uint8]:
-    images = np.asarray(value)
-    if images.ndim != 4 or images.shape[1:] != (*SIZE, 3):
-        raise DataError(f"{where}: images have shape {images.shape}, not N × 84 × 84 × 3.")
-    if images.dtype != np.uint8:
-        raise DataError(f"{where}: images are {images.dtype}, not bytes.")
-    return images
+def _pickle(tree: Tree, wanted: str, names: tuple[str, ...], images: str, other: str) -> tuple[Pixels, Any]:
+    """The images in a pickle, and the other value that goes with them."""
+    where = f"{tree.where}: {names[0]}"
+    batch = read_pickle(tree.need(wanted, *names), where)
+    if absent := {images, other} - batch.keys():
+        raise DataError(f"{where} has no '{min(absent)}'.")
+    pixels = np.asarray(batch[images])
+    if pixels.ndim != 4 or pixels.shape[1:] != (*SIZE, 3):
+        raise DataError(f"{where}: images have shape {pixels.shape}, not N × 84 × 84 × 3.")
+    if pixels.dtype != np.uint8:
+        raise DataError(f"{where}: images are {pixels.dtype}, not bytes.")
+    return pixels, batch[other]
 
 
-def _from_pickles(tree: Tree, wanted: str) -> dict[str, NDArray[np.uint8]]:
-    """train.pkl and test.pkl: dictionaries of `images` and `labels`, already parted 500 to 100."""
+def _from_pickles(tree: Tree, wanted: str) -> Arrays:
+    """train.pkl and test.pkl: dictionaries of `images` and `labels`, already divided 500 to 100 per class."""
     content = {}
     for part in ("train", "test"):
-        where = f"{tree.where}: {part}.pkl"
-        batch = read_pickle(tree.need(wanted, f"{part}.pkl"), where)
-        absent = {"images", "labels"} - batch.keys()
-        if absent:
-            raise DataError(f"{where} has no '{min(absent)}'.")
-        images, labels = _pixels(batch["images"], where), np.asarray(batch["labels"]).reshape(-1)
-        if len(images) != len(labels):
-            raise DataError(f"{where} has {len(images)} images but {len(labels)} labels.")
-        content[part] = images, labels
-    # Labels may be numbers or WordNet names; either way they count from 0 in sorted order.
+        images, labels = _pickle(tree, wanted, (f"{part}.pkl",), "images", "labels")
+        content[part] = images, np.asarray(labels).reshape(-1)
+        if len(images) != len(content[part][1]):
+            raise DataError(f"{tree.where}: {part}.pkl has {len(images)} images but {len(content[part][1])} labels.")
+    # Labels may be numbers or WordNet names; in both cases they count from 0 in sorted order.
     names = np.unique(content["train"][1])
     arrays = {}
     for part, (images, labels) in content.items():
         if not np.isin(labels, names).all():
-            raise DataError(f"{tree.where}: test.pkl has classes that train.pkl has not: this is the few-shot split.")
+            raise DataError(
+                f"{tree.where}: test.pkl has classes that train.pkl does not have: this is the few-shot split."
+            )
         arrays[f"{part}_images"] = images
         arrays[f"{part}_labels"] = np.searchsorted(names, labels).astype(np.uint8)
     return arrays
 
 
-def _from_caches(tree: Tree, wanted: str) -> dict[str, NDArray[np.uint8]]:
-    """The few-shot caches (64 + 16 + 20 classes): `image_data` and `class_dict`; each class is parted anew."""
-    classes: list[NDArray[np.uint8]] = []
+def _from_caches(tree: Tree, wanted: str) -> Arrays:
+    """The few-shot caches (64 + 16 + 20 classes) with `image_data` and `class_dict`, divided again within each class."""
+    classes: list[Pixels] = []
     for names in _CACHES:
-        where = f"{tree.where}: {names[0]}"
-        batch = read_pickle(tree.need(wanted, *names), where)
-        absent = {"image_data", "class_dict"} - batch.keys()
-        if absent:
-            raise DataError(f"{where} has no '{min(absent)}'.")
-        images = _pixels(batch["image_data"], where)
-        classes += [images[np.asarray(rows)] for rows in batch["class_dict"].values()]
-    return _part(classes)
+        images, rows = _pickle(tree, wanted, names, "image_data", "class_dict")
+        classes += [images[np.asarray(each)] for each in rows.values()]
+    return _five_sixths(classes)
 
 
-def _from_folders(tree: Tree, wanted: str) -> dict[str, NDArray[np.uint8]]:
-    """Folders of images per class: parted by train/ and test/ where both hold the same classes, else anew."""
-    every = class_folders(tree)
-    if len(every) < 2:
+def _from_folders(tree: Tree, wanted: str) -> Arrays:
+    """Folders of images per class: divided by train/ and test/ if both hold all classes, otherwise again."""
+    classes = class_folders(tree.names)
+    if len(classes) < 2:
         raise DataError(f"{tree.where} has neither the pickles nor a folder of images per class. Give {wanted}.")
-    sides = {
-        part: class_folders(Tree(tree.where, [n for n in tree.names if part in n.split("/")[:-1]], tree.read))
-        for part in ("train", "test")
-    }
-    if sides["train"].keys() == sides["test"].keys() == every.keys():
-        arrays = {}
-        for part, folders in sides.items():
-            names = [name for files in folders.values() for name in files]
-            arrays[f"{part}_images"] = read_images(tree, names, 3, SIZE)
-            arrays[f"{part}_labels"] = np.repeat(np.arange(len(folders)), [len(f) for f in folders.values()]).astype(
-                np.uint8
-            )
-        return arrays
-    return _part([read_images(tree, files, 3, SIZE) for files in every.values()])
+    train, test = (class_folders(n for n in tree.names if part in n.split("/")[:-1]) for part in ("train", "test"))
+    if not train.keys() == test.keys() == classes.keys():
+        return _five_sixths([read_classes(tree, [files], SIZE)[0] for files in classes.values()])
+    arrays = {}
+    for part, folders in (("train", train), ("test", test)):
+        arrays[f"{part}_images"], arrays[f"{part}_labels"] = read_classes(tree, folders.values(), SIZE)
+    return arrays
 
 
-def _part(classes: list[NDArray[np.uint8]]) -> dict[str, NDArray[np.uint8]]:
+def _five_sixths(classes: list[Pixels]) -> Arrays:
     """The first five sixths of each class train (500 of 600), the rest test."""
-    cuts = [len(images) * 5 // 6 for images in classes]
-    train = [images[:cut] for images, cut in zip(classes, cuts, strict=True)]
-    test = [images[cut:] for images, cut in zip(classes, cuts, strict=True)]
-    numbers = np.arange(len(classes), dtype=np.uint8)
-    return {
-        "train_images": np.concatenate(train),
-        "train_labels": np.repeat(numbers, [len(images) for images in train]),
-        "test_images": np.concatenate(test),
-        "test_labels": np.repeat(numbers, [len(images) for images in test]),
-    }
+    arrays = {}
+    for part, chosen in (
+        ("train", [images[: len(images) * 5 // 6] for images in classes]),
+        ("test", [images[len(images) * 5 // 6 :] for images in classes]),
+    ):
+        arrays[f"{part}_images"] = np.concatenate(chosen)
+        arrays[f"{part}_labels"] = np.repeat(np.arange(len(classes), dtype=np.uint8), [len(each) for each in chosen])
+    return arrays

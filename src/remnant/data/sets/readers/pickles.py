@@ -1,4 +1,4 @@
-"""Reads pickles of plain values and numpy arrays; anything that could run code is refused."""
+"""Reads pickles of plain values and numpy arrays, and refuses anything that could run code."""
 
 import io
 import pickle
@@ -6,7 +6,7 @@ from typing import Any
 
 from ...errors import DataError
 
-# Everything an array or a string is rebuilt from, in the spellings of Python 2 and 3 and numpy 1 and 2.
+# The names that rebuild an array or a string, in the spellings of Python 2 and 3 and numpy 1 and 2.
 _ALLOWED = {
     *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
     *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
@@ -21,7 +21,7 @@ _ALLOWED = {
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise DataError(f"it asks for '{module}.{name}', which data does not need and code might")
+            raise DataError(f"it asks for '{module}.{name}', which data does not need and which could run code")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
@@ -32,7 +32,7 @@ def read_pickle(data: bytes, where: object) -> dict[str, Any]:
     except DataError as error:
         raise DataError(f"{where} was not loaded: {error}.") from error
     except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataError(f"{where} is not a whole pickle ({error}).") from error
+        raise DataError(f"{where} is not a complete pickle ({error}).") from error
     if not isinstance(value, dict):
-        raise DataError(f"{where} holds a {type(value).__name__}, where a dictionary of arrays was expected.")
+        raise DataError(f"{where} holds a {type(value).__name__}, not a dictionary of arrays.")
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): item for key, item in value.items()}

@@ -1,16 +1,15 @@
-"""SVHN's cropped digits: MATLAB files, images along the last axis, the digit 0 labelled 10."""
+"""SVHN's cropped digits: MATLAB files with images along the last axis and the digit 0 labelled 10."""
 
 import importlib
 import io
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import DataError, MissingExtraError
-from .tree import Tree
+from .tree import Arrays, Tree
 
 
-def read_svhn(tree: Tree, wanted: str) -> dict[str, NDArray[np.uint8]]:
+def read_svhn(tree: Tree, wanted: str) -> Arrays:
     try:
         matlab = importlib.import_module("scipy.io")
     except ImportError as error:
@@ -22,8 +21,8 @@ def read_svhn(tree: Tree, wanted: str) -> dict[str, NDArray[np.uint8]]:
         try:
             content = matlab.loadmat(io.BytesIO(data), variable_names=["X", "y"])
             images, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
-        except Exception as error:  # scipy's reader raises nearly anything on damaged files
-            raise DataError(f"{tree.where}: {name} is not a whole MATLAB file with X and y ({error}).") from error
+        except Exception as error:  # scipy's reader can raise anything on damaged files
+            raise DataError(f"{tree.where}: {name} is not a complete MATLAB file with X and y ({error}).") from error
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
             raise DataError(
                 f"{tree.where}: X in {name} is {images.dtype} {images.shape}, not bytes of 32 × 32 × 3 × N."

@@ -1,4 +1,4 @@
-"""A folder, a tar or a zip, seen alike: names and bytes. Nothing is unpacked, so no archive can write anywhere."""
+"""A folder, tar or zip as names and bytes. Nothing is unpacked, so no archive can write anywhere."""
 
 import gzip
 import tarfile
@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...errors import DataError
+
+Pixels = NDArray[np.uint8]
+Arrays = dict[str, Pixels]  # train_images, train_labels, test_images, test_labels
 
 
 class Tree:
@@ -26,12 +32,12 @@ class Tree:
             raise DataError(f"{self.where}: '{name}' cannot be read ({error}).") from error
 
     def find(self, *file_names: str) -> str | None:
-        """The shallowest file with one of these names, whichever folder it lies in."""
+        """The shallowest file with one of these names, in any folder."""
         hits = [name for name in self.names if name.rsplit("/", 1)[-1] in file_names]
         return min(hits, key=lambda name: (name.count("/"), name), default=None)
 
     def need(self, wanted: str, *file_names: str) -> bytes:
-        """The bytes of `find`, or an error that says what to put there; gzip undone."""
+        """The unzipped bytes of the file that `find` gives; an error says what to provide if there is none."""
         name = self.find(*file_names)
         if name is None:
             raise DataError(f"{self.where} has no file '{file_names[0]}'. Give {wanted}.")
@@ -41,7 +47,7 @@ class Tree:
         try:
             return gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{self.where}: '{name}' is not a whole gzip file ({error}).") from error
+            raise DataError(f"{self.where}: '{name}' is not a complete gzip file ({error}).") from error
 
 
 @contextmanager
@@ -58,7 +64,7 @@ def open_tree(path: Path) -> Iterator[Tree]:
             names = [info.filename for info in archive.infolist() if not info.is_dir()]
             yield Tree(path, names, archive.read)
     else:
-        # One pass into memory: a gzipped tar can only be read forwards, and readers ask in their own order.
+        # A gzipped tar can only be read forwards and readers have their own order, so all of it goes into memory.
         content = _tar(path)
         yield Tree(path, list(content), content.__getitem__)
 
@@ -72,5 +78,7 @@ def _tar(path: Path) -> dict[str, bytes]:
                 if file is not None:
                     content[member.name] = file.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is neither a folder nor a whole .tar, .tar.gz or .zip archive ({error}).") from error
+        raise DataError(
+            f"{path} is neither a folder nor a complete .tar, .tar.gz or .zip archive ({error})."
+        ) from error
     return content
