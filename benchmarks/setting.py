@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from reference import Reference
 
+from remnant.accelerated import fuse_activations
 from remnant.data import MissingDataError, Task, load_stream
-from remnant.experiments.execute.plan import prepare
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.experiments.execute import prepare_torch
+from remnant.experiments.settings import resolve
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
+from remnant.options import OptionError
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -37,13 +39,13 @@ class Setting:
     """
 
     def __init__(self, benchmark: str, device: torch.device, *overrides: str) -> None:
-        prepare(device, deterministic=False, tf32=True)
+        prepare_torch(device, deterministic=False, tf32=True)
         try:
             self.device, self.settings = device, resolve(benchmark, "gpm", overrides)
-        except SettingsError as error:
+        except OptionError as error:
             raise SystemExit(f"Error: {error}") from None
         try:
-            self.stream = load_stream(benchmark, seed=0, **self.settings.stream_options(0))
+            self.stream = load_stream(benchmark, seed=0, **self.settings.stream)
         except MissingDataError as error:
             print(f"Not measured: {error}")
             raise SystemExit(0) from None
@@ -56,7 +58,7 @@ class Setting:
         options = self.settings.options if name == "gpm" else {"lr": self.settings.options["lr"]}
         network = self._network()
         if self.device.type == "cuda":
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as a run has it
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in a run
         return METHODS[name](network, **options)
 
     def reference(self) -> Reference:
@@ -69,9 +71,10 @@ class Setting:
     def _network(self) -> Network:
         shape, stream = dict(self.settings.network), self.stream
         classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
-        return build(shape.pop("name"), input_shape=stream.input_shape, classes=classes, seed=0, **shape).to(
-            self.device
-        )
+        network = build(shape.pop("name"), input_shape=stream.input_shape, classes=classes, seed=0, **shape)
+        if self.device.type == "cuda":
+            fuse_activations(network)  # as in a run; the reference uses them too
+        return network.to(self.device)
 
 
 def _threshold(setting: dict[str, Any], layer: str, task: int) -> float:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from remnant.accelerated import fuse_activations
 from remnant.models import MLP, MODELS, LeNet, Network, build
 from remnant.options import OptionError
 from remnant.registry import UnknownNameError
@@ -302,9 +303,12 @@ def test_fake_tensors_would_catch_a_branch_on_a_value():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_a_step_can_be_captured(name, options):
+def test_a_step_can_be_captured(name, options, fused):
     network = small(name, **options).cuda().train()
+    if fused:
+        fuse_activations(network)
     x = images(8).cuda()
 
     def step() -> torch.Tensor:

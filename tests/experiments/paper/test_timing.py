@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,15 +11,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from remnant.accelerated import FastestExecutor
 from remnant.cli import app
-from remnant.data import Task
-from remnant.data.errors import DataError
+from remnant.data import DataError, Split
 from remnant.experiments.paper import Row, Timing, load_table, load_timings, save_timings, timing
 from remnant.experiments.runs import RunError
 from remnant.experiments.settings import Settings, resolve
 from remnant.methods import Method
-from remnant.training import Trainer
-from remnant.training.steps import EagerSteps
+from remnant.training import EagerSteps, Steps, Work
 
 FEW = ("stream.tasks=5", "training.epochs=2", "network.hidden=[20, 20]")
 
@@ -63,13 +62,13 @@ def test_a_method_that_is_slower_than_it_could_be_is_left_out_and_named(
 ) -> None:
     """Steps one by one are not to be compared with those of a graph."""
 
-    def steps_of(self: Trainer, method: Method, task: Task) -> Generator[None, None, EagerSteps]:
+    def steps(self: FastestExecutor, method: Method, train: Split, batch: int) -> Work[Steps]:
         if method.name == "er":
             self.fallback = "steps are not captured: no room."
-        yield
-        return EagerSteps(method, task.train, self.schedule.batch)
+        yield None
+        return EagerSteps(method, train, batch)
 
-    monkeypatch.setattr(Trainer, "steps_of", steps_of)
+    monkeypatch.setattr(FastestExecutor, "steps", steps)
     paper = load_table("table2").rows[0].paper
     rows = [Row("permuted-digits", method, ("stream.tasks=1", "training.epochs=1"), paper) for method in ("er", "ewc")]
     with pytest.raises(RunError, match="er on permuted-digits is not timed: steps are not captured: no room"):
