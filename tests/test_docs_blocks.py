@@ -138,4 +138,4 @@ def test_the_optimiser_is_a_setting() -> None:
     text = (DOCS / "how-to.md").read_text(encoding="utf-8").split("\n## Choose an optimiser\n")[1]
     overrides = re.findall(r"--set (\S+)", text.split("```")[1])
     (folder,) = made(*overrides, *QUICK)
-    assert folder.settings["optimizer"] == {"name": "adamw", "weight_decay": 0.01}
+    assert folder.settings["optimizer"] == {"name": "adamw", "weight_decay": 0.05}
