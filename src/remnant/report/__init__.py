@@ -1,4 +1,4 @@
-"""Run folders in; every table and figure of the paper, and one page to read them on, out."""
+"""Reports: run folders in; the paper's tables and figures, and one page that shows them, out."""
 
 from __future__ import annotations
 
@@ -6,21 +6,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remnant.experiments.runs.files import RunError
+from remnant.errors import UserError
+from remnant.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from .grid import Column, Grid, cell_text, number
     from .write import Written
+else:
+    __getattr__, __dir__ = lazy_exports(__name__, dict.fromkeys(("Column", "Grid", "cell_text", "number"), ".grid"))
 
-__all__ = ["write_report"]
+__all__ = ["Column", "Grid", "cell_text", "number", "write_report"]
 
 
 def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Written:
-    """Reads the runs below `roots` and writes index.html, figures/ and tables/ to `target`; to `docs`, the project's page."""
+    """Writes index.html, figures/ and tables/ for all runs below some folders.
+
+    Args:
+        roots: Folders with run folders in them. If two runs have the same settings and seed, the first one counts.
+        target: The folder of the report. Files of an older report that are no longer needed are removed.
+        docs: If given, results.md and its figures are written to this folder too.
+
+    Returns:
+        The path of the page, and the numbers of runs, tables and figures.
+
+    Raises:
+        UserError: A folder does not exist, a file cannot be written, or matplotlib or Jinja is not installed.
+    """
     try:
         from .write import write_report as write
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("matplotlib", "jinja2"):
             raise
-        raise RunError(f"The report needs {package}, which is not installed: pip install 'remnant[report]'.") from None
+        raise UserError(f"The report needs {package}, which is not installed: pip install 'remnant[report]'.") from None
     return write(roots, target, docs)

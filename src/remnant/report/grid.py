@@ -1,34 +1,40 @@
-"""A table as the report knows it: headings, cells, and nothing about how it is printed."""
+"""`Grid` is a table: headings and cells. It is printed as Markdown, CSV and LaTeX here, and by rich on a terminal."""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from .spread import Spread
+from remnant.evaluation import Spread
 
-NOT_RUN, SILENT, NOT_FINISHED, NOT_TIMED = "not run", "–", "not finished", "not timed"
+NOT_RUN, NO_VALUE, NOT_FINISHED, NOT_TIMED = "not run", "–", "not finished", "not timed"
+ABSENT = (NOT_RUN, NOT_FINISHED, NOT_TIMED)
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Number:
-    """A mean, maybe with its standard deviation, and how many digits of it mean something."""
+    """A mean ± sd, and the number of decimal places to print."""
 
-    mean: float
-    sd: float | None = None
+    value: Spread
     places: int = 2
-    signed: bool = False
+    sign: str = "-"
 
     @property
     def text(self) -> str:
-        """For people: a true minus, and never a negative zero."""
-        mean = rounded(self.mean, self.places, "+" if self.signed else "-").replace("-", "−")
-        return mean if self.sd is None else f"{mean} ± {rounded(self.sd, self.places)}"
+        """The number for people, with a true minus sign."""
+        return self.value.text(self.places, self.sign).replace("-", "−")
 
     @property
     def plain(self) -> tuple[str, str]:
-        """For programs: the mean and the deviation, which may be empty."""
-        mean = rounded(self.mean, self.places, "+" if self.signed else "-")
-        return mean, "" if self.sd is None else rounded(self.sd, self.places)
+        """The mean and the deviation for programs; the deviation may be empty."""
+        sd = self.value.sd
+        return Spread(self.value.mean).text(self.places, self.sign), "" if sd is None else Spread(sd).text(self.places)
 
 
 Cell = Number | str
@@ -36,28 +42,31 @@ Cell = Number | str
 
 @dataclass(frozen=True)
 class Column:
+    """A heading. `group` is a second heading above it, which neighbours share."""
+
     heading: str
-    group: str = ""  # a heading over this one and its neighbours
-    spread: bool = False  # its numbers have standard deviations
-    words: bool = False  # read from the left
+    group: str = ""
+    spread: bool = False  # numbers in this column have standard deviations
+    text: bool = False  # aligned to the left
 
     @property
-    def whole(self) -> str:
-        """Both headings in one line."""
+    def full_heading(self) -> str:
         return f"{self.group} {self.heading}".strip()
 
 
 @dataclass(frozen=True)
 class Grid:
+    """A table. `command` runs the experiments that are missing in it."""
+
     name: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     remarks: tuple[str, ...] = ()
-    command: str = ""  # what runs what is missing in it
+    command: str = ""
 
-    def without_idle_columns(self) -> Grid:
-        """A column that is empty in every row says nothing; nor does a benchmark's, where there is one: the title has it."""
+    def without_empty_columns(self) -> Grid:
+        """Drops empty columns, and the benchmark's column if all rows have the same one: the title names it."""
         kept = [i for i in range(len(self.columns)) if any(row[i] != "" for row in self.rows)]
         if self.columns[0].heading == "benchmark" and len({row[0] for row in self.rows}) == 1:
             kept.remove(0)
@@ -65,13 +74,90 @@ class Grid:
         return Grid(self.name, self.title, tuple(self.columns[i] for i in kept), rows, self.remarks, self.command)
 
 
+def make_grid(
+    name: str,
+    title: str,
+    columns: Sequence[tuple[Column, Callable[[Item], Cell]]],
+    items: Iterable[Item],
+    remarks: tuple[str, ...] = (),
+    command: str = "",
+) -> Grid:
+    """Makes a table with a row for each item. Every column comes with the function that makes its cells."""
+    rows = tuple(tuple(cell(item) for _, cell in columns) for item in items)
+    return Grid(name, title, tuple(column for column, _ in columns), rows, remarks, command)
+
+
 def cell_text(cell: Cell) -> str:
     return cell.text if isinstance(cell, Number) else cell
 
 
-def number_or(spread: Spread, places: int, otherwise: str = SILENT, *, signed: bool = False) -> Cell:
-    return otherwise if spread.mean is None else Number(spread.mean, spread.sd, places, signed)
+def number(value: Spread | float | None, places: int = 2, sign: str = "-", *, otherwise: str = NO_VALUE) -> Cell:
+    """Makes a cell of a mean ± sd or of a plain number; `otherwise` replaces a missing one."""
+    spread = value if isinstance(value, Spread) else Spread(value)
+    return otherwise if spread.mean is None else Number(spread, places, sign)
 
 
-def rounded(value: float, places: int, sign: str = "-") -> str:
-    return f"{round(value, places) + 0.0:{sign}.{places}f}"
+def markdown(grid: Grid) -> str:
+    """Prints the table without its title. Cells are escaped."""
+    lines = [
+        [escape_markdown(column.full_heading) for column in grid.columns],
+        ["---" if column.text else "---:" for column in grid.columns],
+        *([escape_markdown(cell_text(cell)) for cell in row] for row in grid.rows),
+    ]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def escape_markdown(text: str) -> str:
+    """Removes line breaks, and escapes Markdown, HTML and column separators."""
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", text)
+
+
+def to_csv(grid: Grid) -> str:
+    """Prints numbers as programs read them; means and deviations have separate columns."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    headings = [(column.full_heading, f"{column.full_heading} sd") for column in grid.columns]
+    rows = [[cell.plain if isinstance(cell, Number) else (_not_a_formula(cell), "") for cell in r] for r in grid.rows]
+    for row in (headings, *rows):
+        pairs = zip(grid.columns, row, strict=True)
+        writer.writerow([part for column, pair in pairs for part in pair[: 1 + column.spread]])
+    return text.getvalue()
+
+
+def _not_a_formula(text: str) -> str:
+    """Quotes names that a spreadsheet would run as a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def to_latex(grid: Grid) -> str:
+    r"""Prints a `tabular` with the rules of booktabs, ready to \input."""
+    align = "".join("l" if column.text else "r" for column in grid.columns)
+    lines = [
+        f"% {' '.join(grid.title.split())}",
+        r"% \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",
+        r"\toprule",
+        " & ".join(escape_latex(column.full_heading) for column in grid.columns) + r" \\",
+        r"\midrule",
+        *(" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in grid.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return escape_latex(cell)
+    mean, sd = cell.plain
+    return rf"${mean} \pm {sd}$" if sd else f"${mean}$"
+
+
+LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "±": r"$\pm$"}
+LATEX |= {"−": "$-$", "ε": r"$\varepsilon$", "<": r"\textless{}", ">": r"\textgreater{}"}
+LATEX |= {character: f"\\{character}" for character in "{}&%$#_"}
+
+
+def escape_latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in " ".join(text.split()))

@@ -1,64 +1,56 @@
-"""What methods and benchmarks are called before readers, and the order they stand in."""
+"""Titles of methods and benchmarks, the order in which they are listed, and file names for them."""
 
-from __future__ import annotations
-
+import tomllib
 from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
 
-BENCHMARKS = {
-    "pmnist": "Permuted MNIST",
-    "split-cifar100": "10-split CIFAR-100",
-    "split-miniimagenet": "20-split miniImageNet",
-    "five-datasets": "5-Datasets",
-    "cifar100-superclass": "CIFAR-100 superclasses",
-    "mnist-incremental": "MNIST, class by class",
-    "split-tinyimagenet": "20-split Tiny ImageNet",
-}
-METHODS = {
-    "gpm": "GPM",
-    "agem": "A-GEM",
-    "apd": "APD",
-    "den": "DEN",
-    "dgdmn": "DGDMN",
-    "dgr": "DGR",
-    "er": "ER",
-    "ewc": "EWC",
-    "gem": "GEM",
-    "hat": "HAT",
-    "mas": "MAS",
-    "ogd": "OGD",
-    "owm": "OWM",
-    "packnet": "PackNet",
-    "pgn": "PGN",
-    "rcl": "RCL",
-    "si": "SI",
-    "finetune": "Fine-tuning",
-    "multitask": "Joint training",
-    "single-task": "A network per task",
-}
-# They see all tasks at once, or grow a network for each: what can be reached, not a contender (the paper's asterisk).
-BOUNDS = ("multitask", "single-task")
+from remnant.experiments.runs import folder_name
+
+BOUNDS = ("multitask", "single-task")  # they show what can be reached and do not compete (the paper's asterisk)
+LISTED_LAST = ("finetune", *BOUNDS)
+
+
+def read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("remnant.report") / name).read_text(encoding="utf-8"))
+
+
+TITLES: dict[str, dict[str, str]] = read_toml("names.toml")
 
 
 def method_title(name: str) -> str:
-    return METHODS.get(name, name)
+    return TITLES["methods"].get(name, name)
 
 
 def short_title(name: str) -> str:
-    """For figures, where a long name would leave no room for what it names."""
+    """The title of a method, cut to 18 characters for figures."""
     title = method_title(name)
     return title if len(title) <= 18 else f"{title[:17]}…"
 
 
 def benchmark_title(name: str) -> str:
-    return BENCHMARKS.get(name, name)
+    return TITLES["benchmarks"].get(name, name)
+
+
+def title_of(method: str, benchmark: str) -> str:
+    return f"{method_title(method)} on {benchmark_title(benchmark)}"
+
+
+def slug(*names: str) -> str:
+    """The names, joined, as a part of a file name or of an HTML id."""
+    return "-".join(folder_name(name) for name in names)
 
 
 def ordered_methods(names: Iterable[str]) -> list[str]:
-    """GPM, the others by name, then what bounds them."""
-    last = ("finetune", *BOUNDS)
-    return sorted(set(names), key=lambda name: (last.index(name) + 1 if name in last else 0, name != "gpm", name))
+    """Lists GPM first, then the others by name, then fine-tuning and the bounds."""
+
+    def position(name: str) -> tuple[int, bool, str]:
+        return LISTED_LAST.index(name) + 1 if name in LISTED_LAST else 0, name != "gpm", name
+
+    return sorted(set(names), key=position)
 
 
 def ordered_benchmarks(names: Iterable[str]) -> list[str]:
-    known = list(BENCHMARKS)
-    return sorted(set(names), key=lambda name: (known.index(name) if name in known else len(known), name))
+    """Lists benchmarks as in names.toml, and unknown ones after them by name."""
+    order = list(TITLES["benchmarks"])
+    return sorted(set(names), key=lambda name: (order.index(name) if name in order else len(order), name))

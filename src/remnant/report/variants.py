@@ -1,31 +1,44 @@
-"""Runs that differ in nothing but their seed, together; runs of other settings, apart and named by what differs."""
+"""Groups runs: a `Variant` is one method on one benchmark with one set of settings, over its seeds."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .changes import changes, flat
-from .records import Measured, Reading, Run
-from .spread import Spread
+from remnant.errors import UserError
+from remnant.evaluation import Spread
+from remnant.experiments.runs import RunResult
+from remnant.experiments.settings import Settings, resolve
+
+from .names import ordered_benchmarks, ordered_methods, slug, title_of
+from .records import Reading, RunRecord
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One method on one benchmark with one set of settings, over its seeds."""
+    """Runs that differ only in their seed.
+
+    `changes` lists the differences from the recipe as `--set` would write them; None means that there is no recipe.
+    """
 
     benchmark: str
     method: str
     digest: str
-    runs: tuple[Run, ...]  # finished
-    unfinished: tuple[Run, ...]
-    changes: tuple[str, ...] | None  # against the recipe; none of them: as in the recipe; None: there is no recipe
+    runs: tuple[RunRecord, ...]  # finished
+    unfinished: tuple[RunRecord, ...]
+    changes: tuple[str, ...] | None
 
     @property
     def key(self) -> tuple[str, str, str]:
         return self.benchmark, self.method, self.digest
+
+    @property
+    def slug(self) -> str:
+        return slug(self.benchmark, self.method, self.digest)
+
+    @property
+    def title(self) -> str:
+        return title_of(self.method, self.benchmark)
 
     @property
     def as_in_recipe(self) -> bool:
@@ -33,27 +46,27 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """What sets it apart from the recipe, in words."""
+        """The differences from the recipe, in words."""
         if self.changes is None:
             return f"settings {self.digest}"
         return ", ".join(self.changes) or "as in the recipe"
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        return (self.runs or self.unfinished)[0].settings
+    def all_runs(self) -> tuple[RunRecord, ...]:
+        return (*self.runs, *self.unfinished)
 
     @property
-    def seeds(self) -> list[int]:
-        return [run.seed for run in self.runs]
+    def settings(self) -> Mapping[str, Any]:
+        return self.all_runs[0].settings
 
-    def spread(self, figure: Callable[[Measured], float | None]) -> Spread:
-        """Mean and sd over seeds; nothing where any of them lacks the figure."""
-        return Spread.of([figure(run.measured) for run in self.runs if run.measured])
+    def spread(self, figure: Callable[[RunResult], float | None], scale: float = 1.0) -> Spread:
+        """The mean and deviation over seeds; empty if any seed lacks the figure."""
+        return Spread.of([figure(run.result) for run in self.runs if run.result], scale)
 
     @cached_property
     def acc(self) -> Spread:
-        """In per cent."""
-        return self.spread(lambda m: 100 * m.acc)
+        """ACC in per cent."""
+        return self.spread(lambda m: m.acc, 100)
 
     @cached_property
     def bwt(self) -> Spread:
@@ -61,16 +74,20 @@ class Variant:
 
     @cached_property
     def learning_accuracy(self) -> Spread:
-        """In per cent."""
-        return self.spread(lambda m: None if m.learning_accuracy is None else 100 * m.learning_accuracy)
-
-    @cached_property
-    def seconds(self) -> Spread:
-        return self.spread(lambda m: sum(m.seconds.values()))
+        """Learning accuracy in per cent."""
+        return self.spread(lambda m: m.learning_accuracy, 100)
 
     @cached_property
     def memory_bytes(self) -> Spread:
         return self.spread(lambda m: m.memory_bytes)
+
+    def mean_matrix(self) -> list[list[float | None]] | None:
+        """R[t, i] in per cent, as the mean over seeds; None if there is no R, or if seeds differ in the number of tasks."""
+        matrices = [run.matrix.values for run in self.runs if run.matrix is not None]
+        if not matrices or len({matrix.shape for matrix in matrices}) > 1:
+            return None
+        tasks = range(len(matrices[0]))
+        return [[Spread.of([float(m[t, i]) for m in matrices], 100).mean for i in tasks] for t in tasks]
 
     @property
     def devices(self) -> list[str]:
@@ -78,29 +95,25 @@ class Variant:
 
     @property
     def threshold(self) -> float | None:
-        """ε, where one number gives it: the value, or that of the first task."""
-        threshold = self._options.get("threshold")
+        """ε if it is one number, or ε of the first task."""
+        threshold = self.settings.get("options", {}).get("threshold")
         value = threshold.get("start", threshold.get("value")) if isinstance(threshold, dict) else threshold
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     @property
-    def _options(self) -> Mapping[str, Any]:
-        options = self.settings.get("options")
-        return options if isinstance(options, dict) else {}
-
-    @property
-    def but_for_threshold(self) -> str:
-        """The same for two variants that differ in nothing but ε."""
-        threshold = self._options.get("threshold")
+    def settings_but_threshold(self) -> str:
+        """Equal for two variants that differ in ε only."""
+        options = self.settings.get("options", {})
+        threshold = options.get("threshold")
         rest = {key: value for key, value in threshold.items() if key != "start"} if isinstance(threshold, dict) else {}
         if rest.keys() == {"value"}:
             rest = {}
-        return repr(sorted(flat({**self.settings, "options": {**self._options, "threshold": rest}})))
+        return repr(sorted(_flatten({**self.settings, "options": {**options, "threshold": rest}})))
 
 
 @dataclass(frozen=True)
 class Collection:
-    """All variants, in the order of benchmark, method and digest."""
+    """All variants, ordered by benchmark, method and digest."""
 
     variants: tuple[Variant, ...]
     reading: Reading
@@ -109,41 +122,88 @@ class Collection:
         return [v for v in self.variants if v.benchmark == benchmark and method in (None, v.method)]
 
     def main(self, benchmark: str, method: str) -> Variant | None:
-        """The variant to show where there is room for one: the recipe's; without it, the one with the most seeds."""
+        """The variant to show where there is room for one: the recipe's, else the one with the most seeds."""
         found = self.of(benchmark, method)
         return min(found, key=lambda v: (not v.runs, not v.as_in_recipe, -len(v.runs), v.digest), default=None)
 
-    def mains(self, benchmark: str) -> list[Variant]:
-        """One variant of each method that has finished runs."""
-        methods = dict.fromkeys(v.method for v in self.of(benchmark))
-        chosen = (self.main(benchmark, method) for method in methods)
-        return [variant for variant in chosen if variant is not None and variant.runs]
+    def mains(self, benchmark: str) -> dict[str, Variant]:
+        """The main variant of every method with finished runs, in the order of the report."""
+        chosen = {method: self.main(benchmark, method) for method in self.methods_on(benchmark)}
+        return {method: variant for method, variant in chosen.items() if variant is not None and variant.runs}
 
     @property
     def benchmarks(self) -> list[str]:
-        return list(dict.fromkeys(v.benchmark for v in self.variants))
+        return ordered_benchmarks(v.benchmark for v in self.variants)
 
     @property
     def methods(self) -> list[str]:
-        return list(dict.fromkeys(v.method for v in self.variants))
+        return ordered_methods(v.method for v in self.variants)
 
-    def several_settings(self) -> Iterator[list[Variant]]:
-        """Names under which there is more than one set of settings."""
+    def methods_on(self, benchmark: str) -> list[str]:
+        return ordered_methods(v.method for v in self.of(benchmark))
+
+    def by_method(self) -> Iterator[list[Variant]]:
+        """All variants of a method on a benchmark, the recipe's first; for each method and benchmark."""
         for benchmark in self.benchmarks:
-            for method in dict.fromkeys(v.method for v in self.of(benchmark)):
-                if len(found := self.of(benchmark, method)) > 1:
-                    yield found
+            for method in self.methods_on(benchmark):
+                yield sorted(self.of(benchmark, method), key=lambda v: not v.as_in_recipe)
 
 
 def collect(reading: Reading) -> Collection:
-    groups: dict[tuple[str, str, str], list[Run]] = {}
+    groups: dict[tuple[str, str, str], list[RunRecord]] = {}
     for run in reading.runs:
         groups.setdefault((run.benchmark, run.method, run.digest), []).append(run)
-    return Collection(tuple(_variant(*key, runs) for key, runs in sorted(groups.items())), reading)
+    variants = []
+    for key, runs in sorted(groups.items()):
+        runs.sort(key=lambda run: run.seed)
+        finished = tuple(run for run in runs if run.result)
+        unfinished = tuple(run for run in runs if not run.result)
+        variants.append(Variant(*key, finished, unfinished, changes(runs[0].settings)))
+    return Collection(tuple(variants), reading)
 
 
-def _variant(benchmark: str, method: str, digest: str, runs: Iterable[Run]) -> Variant:
-    ordered = sorted(runs, key=lambda run: run.seed)
-    done = tuple(run for run in ordered if run.measured)
-    rest = tuple(run for run in ordered if not run.measured)
-    return Variant(benchmark, method, digest, done, rest, changes(ordered[0].settings))
+def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The `--set` (and --protocol) that lead from the recipe to these settings; None if there is no recipe."""
+    protocol = settings.get("protocol", "paper")
+    try:
+        recipe = resolve(settings["benchmark"], settings["method"], (), protocol).as_dict()
+        Settings.from_dict(settings)
+    except (UserError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    changed = [_as_typed(change) for change in _differences(recipe, settings)]
+    changed.sort(key=lambda change: change.startswith("no "))
+    return (*[f"{protocol} protocol"] * (protocol != "paper"), *changed)
+
+
+def _differences(recipe: Mapping[str, Any], own: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yields `key=value` for new and changed settings, and `no key` for removed ones."""
+    for key in sorted({*recipe, *own}):
+        path, old, new = f"{prefix}{key}", recipe.get(key), own.get(key)
+        if key not in own:
+            # A threshold in another form replaces the recipe's as a whole, so there is no need to list what it removes.
+            if not (prefix == "options.threshold." and not own.keys() & recipe.keys()):
+                yield f"no {path}"
+        elif isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{path}.")
+        elif old != new:
+            yield from (f"{p}={v}" for p, v in _flatten({key: new}, prefix))
+
+
+def _as_typed(path: str) -> str:
+    """On the command line, options of the method have no section."""
+    return path.replace("options.", "", 1) if path.startswith(("options.", "no options.")) else path
+
+
+def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, bool):
+            yield f"{prefix}{key}", str(value).lower()
+        else:
+            yield f"{prefix}{key}", str(value) if isinstance(value, list) else value
+
+
+def flat_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The settings as pairs of key and value, in the form that `--set` takes."""
+    return [(_as_typed(path), str(value)) for path, value in _flatten(settings)]

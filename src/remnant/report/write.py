@@ -1,6 +1,4 @@
-"""Puts a report on disk. The same runs give the same bytes, so that anyone can see whether one is out of date."""
-
-from __future__ import annotations
+"""Writes a report. The same runs give the same bytes, so anyone can check whether a report is out of date."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,19 +6,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from remnant.experiments.runs.files import explained, write
+from remnant.experiments.runs import explained, write
 
 from .content import Content, make_content
-from .docs import FIGURES, PAGE, docs_figures, docs_page, read_notes
-from .formats import latex, markdown, to_csv
-from .page import render_page
+from .grid import markdown, to_csv, to_latex
+from .page import NOTES, docs_figures, render_docs, render_page
 
 INDEX, WRITTEN = "index.html", ".written-by-remnant-report.json"
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a person wants to know when it is done."""
+    """What a report contains, for the message at its end."""
 
     page: Path
     runs: int
@@ -40,36 +37,32 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
     for grid in content.grids:
         files[f"tables/{grid.name}.md"] = f"# {grid.title}\n\n{markdown(grid)}".encode()
         files[f"tables/{grid.name}.csv"] = to_csv(grid).encode()
-        files[f"tables/{grid.name}.tex"] = latex(grid).encode()
+        files[f"tables/{grid.name}.tex"] = to_latex(grid).encode()
     files[INDEX] = render_page(content, svgs).encode()
     _replace(target, files)
     if docs is not None:
-        write_docs(content, docs, svgs)
+        _write_docs(content, docs, svgs)
     reading = content.collection.reading
-    return Written(
-        target / INDEX,
-        sum(1 for run in reading.runs if run.measured),
-        sum(1 for run in reading.runs if not run.measured),
-        tuple(f"{run.place}: {run.why}" for run in reading.damaged),
-        len(drawn),
-        len(content.grids),
-    )
+    finished = sum(1 for run in reading.runs if run.result)
+    damaged = tuple(f"{run.path}: {run.problem}" for run in reading.damaged)
+    return Written(target / INDEX, finished, len(reading.runs) - finished, damaged, len(drawn), len(content.grids))
 
 
-def write_docs(content: Content, docs: Path, svgs: Mapping[str, str]) -> None:
-    with explained(docs / FIGURES):
-        (docs / FIGURES).mkdir(parents=True, exist_ok=True)
-    write(docs / PAGE, docs_page(content, read_notes(docs)).encode())
+def _write_docs(content: Content, docs: Path, svgs: Mapping[str, str]) -> None:
+    with explained(docs / "figures"):
+        (docs / "figures").mkdir(parents=True, exist_ok=True)
+    notes = (docs / NOTES).read_text(encoding="utf-8") if (docs / NOTES).is_file() else ""
+    write(docs / "results.md", render_docs(content, notes).encode())
     for name, drawing in docs_figures(content).items():
-        write(docs / FIGURES / f"{name}.svg", svgs[drawing.name].encode())
+        write(docs / "figures" / f"{name}.svg", svgs[drawing.name].encode())
 
 
 def _replace(target: Path, files: Mapping[str, bytes]) -> None:
-    """Writes the files, and removes those that an earlier report left and this one does not have. Others' are not touched."""
+    """Writes the files, and removes those that only the previous report had. Other files are not touched."""
     with explained(target / INDEX):
         for folder in (target, target / "figures", target / "tables"):
             folder.mkdir(parents=True, exist_ok=True)
-    for name in _earlier(target) - files.keys():
+    for name in _written_before(target) - files.keys():
         with suppress(OSError):
             (target / name).unlink()
     for name, data in files.items():
@@ -77,7 +70,7 @@ def _replace(target: Path, files: Mapping[str, bytes]) -> None:
     write(target / WRITTEN, (json.dumps(sorted(files), indent=0) + "\n").encode())
 
 
-def _earlier(target: Path) -> set[str]:
+def _written_before(target: Path) -> set[str]:
     try:
         names = json.loads((target / WRITTEN).read_text(encoding="utf-8"))
         return {name for name in names if len(PurePosixPath(name).parts) <= 2 and ".." not in PurePosixPath(name).parts}

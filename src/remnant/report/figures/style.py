@@ -1,60 +1,30 @@
-"""How figures look: colours that survive colour-blindness, a marker and a dash for each, and no colour for what is ink."""
+"""The look of figures: colours for the colour-blind, a marker and a dash for each line, and labels for methods."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from matplotlib import style
+from matplotlib import rc_params_from_file, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..names import METHODS
+from ..names import TITLES, short_title
+from ..variants import Variant
 
-INK = "#1b1b1f"  # becomes the colour of the text around it
-FAINT = "#80808a"  # readable on white and on black
-# Okabe & Ito's, without their yellow, which white swallows, and with ink for their black.
+RC: Any = rc_params_from_file(Path(__file__).parent / "remnant.mplstyle", use_default_template=False)
+INK: str = RC["text.color"]
+FAINT: str = RC["grid.color"]
+# The palette of Okabe and Ito, with ink for black, and without yellow, which is invisible on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
+REFERENCE: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 3))}  # for a line that marks a value
 
-ROWS, ROW = 2, 0.21  # of a legend: how many a figure has room for, and how high, in inches, each further one is
-
-# Those most often seen together, in order: they have the most different looks.
+# These methods are often shown together, so they get the most different looks.
 FIRST = ("gpm", "ewc", "er", "agem", "hat", "owm", "multitask", "ogd", "gem", "finetune", "single-task")
 
-RC: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same widths everywhere
-    "font.size": 11,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": True,
-    "grid.color": FAINT,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.8,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "text.color": INK,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "legend.fontsize": 9.5,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "figure.facecolor": "none",
-    "text.parse_math": False,  # a dollar in a name is a dollar
-    "svg.fonttype": "none",
-    "svg.hashsalt": "remnant",  # the same figure, the same bytes
-    "figure.dpi": 100,
-}
+LEGEND_ROWS, ROW_HEIGHT = 2, 0.21  # a figure has room for two rows, and grows by so many inches for each other one
 
 
 class Look(NamedTuple):
@@ -64,42 +34,52 @@ class Look(NamedTuple):
 
 
 def look(number: int) -> Look:
-    """The same number, the same look; no two of the first 77 share both colour and marker."""
+    """The look of a line. The first 77 differ in colour or marker."""
     return Look(COLOURS[number % 7], MARKERS[number % 11], DASHES[number // 7 % 4])
 
 
 def method_look(method: str) -> Look:
-    """A method looks the same in every figure."""
-    known = [*FIRST, *(name for name in METHODS if name not in FIRST)]
-    return look(known.index(method) if method in known else len(known) + sum(method.encode()) % 57)
+    """The look of a method, which is the same in every figure."""
+    order = [*FIRST, *(name for name in TITLES["methods"] if name not in FIRST)]
+    return look(order.index(method) if method in order else len(order) + sum(method.encode()) % 57)
 
 
-def canvas(width: float = 4.8, height: float = 3.5, **options: Any) -> tuple[Figure, Axes]:
-    """A figure with one plot; no pyplot, so nothing global is touched."""
+def label(variant: Variant) -> str:
+    """The method's name, with a star if its settings are not the recipe's."""
+    return short_title(variant.method) + ("" if variant.as_in_recipe else " *")
+
+
+def label_with_seeds(variant: Variant) -> str:
+    """For figures with deviations: without this note, one seed would look like seeds that agree."""
+    return label(variant) + (" (one seed)" if len(variant.runs) == 1 else "")
+
+
+def footnote(variants: Iterable[Variant]) -> str:
+    """Explains the stars of `label`; empty if there are none."""
+    others = [f"{short_title(variant.method)}: {variant.label}" for variant in variants if not variant.as_in_recipe]
+    return f"* Not the recipe's settings. {'; '.join(others)}." if others else ""
+
+
+def canvas(width: float = 4.8, height: float = 3.5, **options: Any) -> tuple[Figure, Any]:
+    """A figure with one plot (or `nrows=…`). It does not use pyplot, so no global state changes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(**options)
 
 
 def styled() -> AbstractContextManager[None]:
-    """A context in which our style holds, whatever the user's matplotlibrc says."""
+    """Uses our style inside a `with` block, whatever the user's matplotlibrc says."""
     context: AbstractContextManager[None] = style.context(["default", RC])
     return context
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """Under the plot, in as many columns as its longest label leaves room for; many rows make the figure taller."""
+    """Puts the legend under the plot, in as many columns as fit; the figure grows with its rows."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        points = 72 * figure.get_figwidth()
-        columns = int(points // (50 + 5.8 * max(map(len, labels))))  # line, gaps, and the letters' mean width
+        width = 72 * figure.get_figwidth()
+        columns = int(width // (50 + 5.8 * max(map(len, labels))))  # line and gaps, and the mean width of a letter
         columns = min(max(columns, 1), len(labels))
         rows = -(-len(labels) // columns)
-        figure.set_figheight(figure.get_figheight() + ROW * max(rows - ROWS, 0))
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=columns,
-            handlelength=2.6,
-            columnspacing=1.2,
-        )
+        figure.set_figheight(figure.get_figheight() + ROW_HEIGHT * max(rows - LEGEND_ROWS, 0))
+        spacing = {"handlelength": 2.6, "columnspacing": 1.2}
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, **spacing)

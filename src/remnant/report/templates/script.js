@@ -1,14 +1,14 @@
 (function () {
   "use strict";
   var table = document.querySelector(".matrix");
-  var came = null; // the cell a detail was opened from
+  var openedFrom = null; // the cell from which the details were opened
 
   function show() {
     var id = decodeURIComponent(location.hash.slice(1));
     var detail = id && document.getElementById(id);
     var open = detail && detail.classList.contains("detail");
     table.querySelectorAll("a").forEach(function (link) {
-      if (open && link.hash.slice(1) === id) { link.setAttribute("aria-current", "true"); came = link; }
+      if (open && link.hash.slice(1) === id) { link.setAttribute("aria-current", "true"); openedFrom = link; }
       else link.removeAttribute("aria-current");
     });
     if (open) detail.focus();
@@ -38,7 +38,7 @@
 
   function back(event) {
     event.preventDefault();
-    var link = came;
+    var link = openedFrom;
     location.hash = "matrix";
     if (link) link.focus();
   }

@@ -1,0 +1,172 @@
+"""The top of the page: a card for each benchmark, and the matrix of methods and benchmarks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from remnant.errors import UserError
+from remnant.evaluation import Spread
+from remnant.experiments.settings import recipe
+
+from .grid import NO_VALUE, NOT_RUN, Number
+from .names import BOUNDS, benchmark_title, method_title, ordered_benchmarks, ordered_methods, slug
+from .statistics import BETTER, CANNOT_SAY, WITHIN, WORSE, verdict, welch
+from .tables import expected_methods, has_recipe
+from .variants import Collection, Variant
+
+AGREEMENT = {
+    WITHIN: "ours is within the spread",
+    BETTER: "ours is better",
+    WORSE: "ours is worse",
+    CANNOT_SAY: "one seed: cannot say whether ours agrees",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """Sentences about the best method on a benchmark. Fields are empty where there is nothing to say."""
+
+    benchmark: str
+    title: str
+    winner: str = ""
+    acc: str = ""
+    seeds: str = ""
+    margin: str = ""
+    certainty: str = ""
+    paper: str = ""
+    bound: str = ""
+
+    @property
+    def sentences(self) -> str:
+        winner = f"{self.winner}, {self.acc} ({self.seeds})." if self.winner else ""
+        parts = (winner, self.margin, self.certainty, self.paper, f"{self.bound}." if self.bound else "")
+        return " ".join(filter(None, parts))
+
+
+def make_cards(collection: Collection) -> list[Card]:
+    return [_card(collection, benchmark) for benchmark in collection.benchmarks]
+
+
+def _card(collection: Collection, benchmark: str) -> Card:
+    mains = collection.mains(benchmark)
+    title = benchmark_title(benchmark)
+    bound = "; ".join(f"{method_title(m)}: {_percent(v.acc)}" for m, v in mains.items() if m in BOUNDS)
+    ranking = _ranking(mains)
+    if not ranking:
+        unfinished = sum(len(v.unfinished) for v in collection.of(benchmark))
+        why = f"No finished run yet ({unfinished} unfinished)." if unfinished else "Only bounds were run, no contender."
+        return Card(benchmark, title, margin=why, bound=bound)
+    best = ranking[0]
+    margin, certainty = _lead(ranking)
+    seeds = _seeds(best)
+    return Card(
+        benchmark,
+        title,
+        method_title(best.method),
+        _percent(best.acc),
+        seeds,
+        margin,
+        certainty,
+        _against_paper(best),
+        bound,
+    )
+
+
+def _ranking(mains: Mapping[str, Variant]) -> list[Variant]:
+    """The methods that compete, the best first."""
+    return sorted((v for m, v in mains.items() if m not in BOUNDS), key=lambda v: -(v.acc.mean or 0.0))
+
+
+def _lead(ranking: Sequence[Variant]) -> tuple[str, str]:
+    """How far the best is ahead of the second, and whether that is certain."""
+    best, *others = ranking
+    if not others:
+        certainty = "" if best.acc.n > 1 else "One seed: cannot say how sure."
+        return "The only method run: nothing to compare it with.", certainty
+    second = others[0]
+    lead = (best.acc.mean or 0.0) - (second.acc.mean or 0.0)
+    how = "" if second.as_in_recipe else f", with {second.label}"
+    margin = f"{lead:.2f} points ahead of {method_title(second.method)} ({_percent(second.acc)}{how})."
+    interval = welch(best.acc, second.acc)
+    if interval is None:
+        return margin, "One seed: cannot say how sure."
+    low, high = (Number(Spread(bound)).text for bound in (interval.low, interval.high))
+    word = "Settled" if interval.settled else "Not settled"
+    return margin, f"{word}: the 95 % interval of the difference is {low} to {high} points (Welch)."
+
+
+def _against_paper(variant: Variant) -> str:
+    """The paper's figure, which is for the recipe's settings and would mislead beside others."""
+    if not variant.as_in_recipe:
+        return f"With {variant.label}."
+    try:
+        paper = recipe(variant.benchmark).paper.get(variant.method)
+    except UserError:
+        paper = None
+    if paper is None or paper.acc is None:
+        return ""
+    theirs = Spread(paper.acc, paper.acc_sd)
+    return f"Paper: {_percent(theirs)}; {AGREEMENT[verdict('acc', variant.acc, theirs)]}."
+
+
+def _percent(spread: Spread) -> str:
+    return f"{Number(spread).text} %"
+
+
+def _seeds(variant: Variant) -> str:
+    return f"{len(variant.runs)} seeds" if len(variant.runs) > 1 else "one seed"
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    text: str
+    kind: str = "run"  # run, unfinished, not-run or none: a class in style.css
+    spoken: str = ""  # the whole cell as a sentence, for screen readers
+    link: str = ""  # the id of the details it leads to
+    note: str = ""
+    bwt: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Matrix:
+    titles: tuple[str, ...]  # of the benchmarks
+    rows: tuple[tuple[str, bool, tuple[MatrixCell, ...]], ...]  # the method's title, whether it is a bound, its cells
+
+
+def details_id(benchmark: str, method: str) -> str:
+    return f"run-{slug(benchmark, method)}"
+
+
+def make_matrix(collection: Collection) -> Matrix:
+    expected = expected_methods()
+    benchmarks = ordered_benchmarks({*expected, *collection.benchmarks})
+    methods = ordered_methods({*collection.methods, *(method for each in expected.values() for method in each)})
+    rows = []
+    for method in methods:
+        cells = tuple(_cell(collection, b, method, expected=method in expected.get(b, ())) for b in benchmarks)
+        rows.append((method_title(method), method in BOUNDS, cells))
+    return Matrix(tuple(map(benchmark_title, benchmarks)), tuple(rows))
+
+
+def _cell(collection: Collection, benchmark: str, method: str, *, expected: bool) -> MatrixCell:
+    variant = collection.main(benchmark, method)
+    if variant is None:
+        if expected or has_recipe(benchmark, method):
+            return MatrixCell(NOT_RUN, "not-run")
+        return MatrixCell(NO_VALUE, "none", "not part of any table")
+    link = details_id(benchmark, method)
+    if not variant.runs:
+        tasks = max(variant.unfinished, key=lambda run: run.learned).progress
+        return MatrixCell("unfinished", "unfinished", f"{variant.title}: unfinished, {tasks}", link, tasks)
+    acc = Number(variant.acc).text
+    bwt = "" if variant.bwt.mean is None else Number(variant.bwt, 3).text
+    others = len(collection.of(benchmark, method)) - 1
+    notes = [_seeds(variant)]
+    notes += [f"{len(variant.unfinished)} unfinished"] * bool(variant.unfinished)
+    notes += [] if variant.as_in_recipe else [variant.label]
+    notes += [f"{others} more with other settings"] * bool(others)
+    note = ", ".join(notes)
+    ranking = _ranking(collection.mains(benchmark))
+    best = len(ranking) > 1 and ranking[0] is variant
+    spoken = f"{variant.title}: ACC {acc} per cent" + (f", BWT {bwt}" if bwt else "") + f", {note}"
+    return MatrixCell(acc, "run", spoken + (", the best here" if best else ""), link, note, bwt, best)

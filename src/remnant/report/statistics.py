@@ -1,0 +1,81 @@
+"""Compares means: Welch's interval for two methods, and a verdict on our figure beside the paper's."""
+
+from math import sqrt
+from typing import NamedTuple
+
+from remnant.evaluation import Spread
+
+CONFIDENCE = 0.95
+WITHIN, BETTER, WORSE, CANNOT_SAY = "within", "better", "worse", "cannot say"
+PAPER_RUNS = 5
+ROUNDING = {"acc": 0.005, "bwt": 0.005, "capacity": 0.5}  # half of the last digit that the paper prints
+LESS_IS_BETTER = ("capacity",)
+
+EXPLANATION = (
+    "Within: the 95 % interval of the difference (Welch; the paper's means are of five runs and rounded) contains zero. "
+    "Better, worse: it does not. If the paper gives no standard deviation, its mean is taken as exact. If we have one seed, "
+    "the paper's deviation is used for ours; without either, nobody can say. Times have no mark: they are of other machines."
+)
+
+
+class Interval(NamedTuple):
+    """The difference of two means, and its 95 % confidence interval."""
+
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.low > 0 or self.high < 0
+
+
+def welch(a: Spread, b: Spread) -> Interval | None:
+    """Compares two means whose variances may differ.
+
+    The interval is d ± t_ν·√(v_a + v_b) with v = s²/n and ν = (v_a + v_b)² / (v_a²/(n_a − 1) + v_b²/(n_b − 1)).
+
+    Returns:
+        None if either side has only one value, and therefore no deviation.
+    """
+    if a.mean is None or b.mean is None or a.sd is None or b.sd is None:
+        return None
+    v_a, v_b = a.sd**2 / a.n, b.sd**2 / b.n
+    half = 0.0
+    if v_a + v_b > 0:
+        freedom = (v_a + v_b) ** 2 / (v_a**2 / (a.n - 1) + v_b**2 / (b.n - 1))
+        half = t_quantile(freedom) * sqrt(v_a + v_b)
+    difference = a.mean - b.mean
+    return Interval(difference, difference - half, difference + half)
+
+
+def t_quantile(freedom: float) -> float:
+    """Student's t for a two-sided 95 % interval."""
+    from scipy.stats import t  # type: ignore[import-untyped]  # takes a second to import
+
+    return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def verdict(figure: str, ours: Spread, paper: Spread) -> str:
+    """Says whether our mean is within the spread of both, better or worse; empty if there is nothing to compare."""
+    if ours.mean is None or paper.mean is None or figure not in ROUNDING:
+        return ""
+    difference = ours.mean - paper.mean
+    half = _half_width(ours, paper)
+    if abs(difference) <= (half or 0.0) + ROUNDING[figure] + 1e-9:
+        return WITHIN
+    if half is None:
+        return CANNOT_SAY
+    return BETTER if (difference > 0) != (figure in LESS_IS_BETTER) else WORSE
+
+
+def _half_width(ours: Spread, paper: Spread) -> float | None:
+    """Half the width of the interval; None if neither side has a deviation."""
+    if interval := welch(ours, Spread(paper.mean, paper.sd, PAPER_RUNS)):
+        return (interval.high - interval.low) / 2
+    if ours.sd is not None:
+        return t_quantile(ours.n - 1) * ours.sd / sqrt(ours.n)
+    if paper.sd is not None:
+        return t_quantile(PAPER_RUNS - 1) * paper.sd * sqrt(1 + 1 / PAPER_RUNS)
+    return None
