@@ -15,9 +15,8 @@ from remnant.data import Split
 from remnant.evaluation import backward_transfer
 from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
-from remnant.methods.ewc import EWC
-from remnant.methods.parts import fisher
-from remnant.methods.parts.fisher import fisher_diagonal
+from remnant.methods import ewc
+from remnant.methods.ewc import EWC, fisher_diagonal
 from remnant.models import Network, build
 from remnant.options import OptionError
 
@@ -59,7 +58,7 @@ def close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 def test_the_fisher_is_the_mean_over_examples_of_the_squared_gradient_of_log_p(
     kind: str, options: dict[str, Any], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fisher, "AT_ONCE", at_once)
+    monkeypatch.setattr(ewc, "AT_ONCE", at_once)
     net = network(kind, **options)
     split = data(net)
     parameters = {name: p for name, p in net.named_parameters() if not name.startswith("heads.")}
@@ -103,7 +102,7 @@ def test_a_norm_by_the_batch_lends_each_example_the_statistics_of_its_company(
 
 
 def test_a_companys_last_lone_example_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fisher, "COMPANY", 13)
+    monkeypatch.setattr(ewc, "COMPANY", 13)
     net = network("alexnet", norm="batch")
     found = fisher_diagonal(net, dict(net.named_parameters()), data(net), 0)
     assert all(f.isfinite().all() for f in found)

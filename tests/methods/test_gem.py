@@ -17,8 +17,7 @@ from torch import Tensor
 from remnant.data import Split
 from remnant.experiments.settings import resolve
 from remnant.methods import GEM
-from remnant.methods.gem import CHUNK, gram, without_conflicts
-from remnant.methods.parts.quadratic import NonNegativeQuadratic
+from remnant.methods.gem import CHUNK, NonNegativeQuadratic, gram, without_conflicts
 from remnant.models import Network, build
 from remnant.options import OptionError
 

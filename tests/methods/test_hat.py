@@ -365,7 +365,7 @@ class Forgetful(Silent):
 
 
 def test_a_network_that_does_not_say_how_it_is_wired_is_refused() -> None:
-    with pytest.raises(ValueError, match="Silent does not say which of its layers feeds which"):
+    with pytest.raises(ValueError, match="Silent does not say which of its layers reads which"):
         HAT(Silent(), lr=0.1)
     with pytest.raises(ValueError, match=r"Forgetful.wiring leaves out other.weight, other.bias"):
         HAT(Forgetful(), lr=0.1)

@@ -18,8 +18,7 @@ from remnant.evaluation import backward_transfer
 from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.memory import views_of
-from remnant.methods.owm import OWM
-from remnant.methods.parts.projector import LinearProjector, Projector, projector_of
+from remnant.methods.owm import OWM, LinearProjector, Projector
 from remnant.models import Network, build
 from remnant.options import OptionError
 
@@ -46,7 +45,7 @@ def learn(method: OWM, task: int, split: Split) -> None:
 
 def projector(layer: nn.Module) -> Projector:
     (view,) = views_of(layer) or []
-    return projector_of(layer, view)
+    return (LinearProjector if isinstance(layer, nn.Linear) else Projector)(view)
 
 
 # --- P ----------------------------------------------------------------------------------------------------------------

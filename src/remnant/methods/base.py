@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -22,6 +23,9 @@ DECLARATIONS: dict[str, tuple[str, ...]] = {
     "fast_form": ("step", "loss", "gradients", "apply_gradients", "parameters"),
     "logits_recordable": ("logits",),
 }
+plain_sgd = partial(
+    torch._fused_sgd_, weight_decay=0, momentum=0, dampening=0, nesterov=False, maximize=False, is_first_step=False
+)
 
 
 class Method(Stateful):
@@ -159,18 +163,7 @@ class Method(Stateful):
             self._optimizer.step()
             self._optimizer.zero_grad()
             return
-        torch._fused_sgd_(
-            parameters,
-            gradients,
-            [],
-            weight_decay=0.0,
-            momentum=0.0,
-            lr=self.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
+        plain_sgd(parameters, gradients, [], lr=self.lr)
 
     # --- for the tables -------------------------------------------------------------------------------------------
 

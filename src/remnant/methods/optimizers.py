@@ -12,6 +12,7 @@ from remnant.options import Share, number
 from remnant.registry import Registry
 
 Decay = Annotated[float, number(0, 10)]
+Betas = tuple[Share, Share]
 Epsilon = Annotated[float, number(0, 1, above=True)]
 OptimizerFactory = Callable[
     [Sequence[nn.Parameter], Tensor], optim.Optimizer
@@ -26,18 +27,17 @@ def sgd(*, momentum: Share = 0.0, nesterov: bool = False, weight_decay: Decay = 
     return _factory(optim.SGD, fused=True, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
 
 
-@OPTIMIZERS.register("adam")
-def adam(
-    *, betas: tuple[Share, Share] = (0.9, 0.999), eps: Epsilon = 1e-8, weight_decay: Decay = 0.0
-) -> OptimizerFactory:
-    return _factory(optim.Adam, betas=betas, eps=eps, weight_decay=weight_decay)
+def _adam(kind: Callable[..., optim.Optimizer], default_decay: float) -> Callable[..., OptimizerFactory]:
+    def adam(
+        *, betas: Betas = (0.9, 0.999), eps: Epsilon = 1e-8, weight_decay: Decay = default_decay
+    ) -> OptimizerFactory:
+        return _factory(kind, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    return adam
 
 
-@OPTIMIZERS.register("adamw")
-def adamw(
-    *, betas: tuple[Share, Share] = (0.9, 0.999), eps: Epsilon = 1e-8, weight_decay: Decay = 0.01
-) -> OptimizerFactory:
-    return _factory(optim.AdamW, betas=betas, eps=eps, weight_decay=weight_decay)
+OPTIMIZERS["adam"] = _adam(optim.Adam, 0.0)
+OPTIMIZERS["adamw"] = _adam(optim.AdamW, 0.01)
 
 
 @OPTIMIZERS.register("rmsprop")

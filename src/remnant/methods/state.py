@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +11,13 @@ from torch import Tensor, nn
 from remnant.errors import UserError
 
 
-class Kept(NamedTuple):
-    per_step: bool
-    counted: bool | Callable[[Any], int]
-
-
 class Stateful:
-    """An object that declares its state with `keep`, as torchmetrics does with `add_state`.
-
-    `state_dict` refuses to save an object whose other attributes have changed: a resumed run would not have them.
-    """
+    """An object that declares its state with `keep`, as torchmetrics does with `add_state`."""
 
     device: torch.device
+    _kept: dict[str, tuple[bool, bool | Callable[[Any], int]]]  # name → per_step, counted
+    _initial: dict[str, Any]  # marks of all other attributes before the first task
+    _derived: set[str]  # the attributes that refresh() recomputes
 
     def keep(
         self, name: str, value: Any, *, per_step: bool = True, counted: bool | Callable[[Any], int] = True
@@ -36,7 +31,7 @@ class Stateful:
             per_step: Whether a step may change it in place. False saves a copy of large tensors when steps are captured.
             counted: Whether its bytes count as the method's memory, or a function that counts them.
         """
-        vars(self).setdefault("_kept", {})[name] = Kept(per_step, counted)
+        vars(self).setdefault("_kept", {})[name] = per_step, counted
         setattr(self, name, value)
 
     def refresh(self) -> None:
@@ -46,7 +41,8 @@ class Stateful:
         """Returns the kept state, which shares memory with the object.
 
         Raises:
-            UserError: If an attribute has changed that is neither kept nor recomputed by `refresh`.
+            UserError: If an attribute has changed that is neither kept nor recomputed by `refresh`: a resumed run would
+                not have it.
         """
         self._check_declared()
         values = {name: getattr(self, name) for name in self._kept}
@@ -61,11 +57,11 @@ class Stateful:
     def step_tensors(self) -> list[Tensor]:
         """Returns every tensor that a step may change in place."""
         found: list[Tensor] = []
-        for name, kept in self._kept.items():
+        for name, (per_step, _) in self._kept.items():
             for leaf in _leaves(getattr(self, name)):
                 if isinstance(leaf, Stateful):
                     found += leaf.step_tensors()
-                elif kept.per_step and isinstance(leaf, Tensor):
+                elif per_step and isinstance(leaf, Tensor):
                     found.append(leaf)
         return found
 
@@ -74,28 +70,21 @@ class Stateful:
         """Bytes kept from one task to the next, without the network."""
         total = 0
         for name, (_, counted) in self._kept.items():
-            value = getattr(self, name)
             if callable(counted):
-                total += counted(value)
+                total += counted(getattr(self, name))
             elif counted:
-                total += sum(getattr(leaf, "nbytes", 0) for leaf in _leaves(value))
+                total += sum(getattr(leaf, "nbytes", 0) for leaf in _leaves(getattr(self, name)))
         return total
 
-    # --- attributes that nobody declared --------------------------------------------------------------------------
-
-    _kept: dict[str, Kept]
-    _derived: set[str]  # attributes that refresh() has recomputed
-    _initial: dict[str, Any]  # marks of the undeclared attributes before the first task
-
     def _refresh(self) -> None:
-        before = self._undeclared()
+        before = self._marks()
         vars(self).setdefault("_initial", before)
         self.refresh()
-        after = self._undeclared()
-        vars(self).setdefault("_derived", set()).update(name for name in after if after[name] != before.get(name))
+        changed = {name for name, mark in self._marks().items() if mark != before.get(name)}
+        vars(self).setdefault("_derived", set()).update(changed)
 
     def _check_declared(self) -> None:
-        now = self._undeclared() if "_initial" in vars(self) else {}
+        now = self._marks() if "_initial" in vars(self) else {}
         for name in now:
             if name not in self._derived and now[name] != self._initial.get(name):
                 kind = type(self).__name__
@@ -104,11 +93,17 @@ class Stateful:
                     f"in {kind}.__init__ with self.keep({name!r}, …), or recompute it in {kind}.refresh()."
                 )
 
-    def _undeclared(self) -> dict[str, list[Any]]:
-        """A mark for each undeclared attribute that changes with its value. Objects other than modules are not looked into."""
+    def _marks(self) -> dict[str, list[Any]]:
+        """Marks that change with the undeclared attributes. A tensor's is read on the host: the device need not finish."""
         declared = {id(leaf) for name in self._kept for leaf in _leaves(getattr(self, name))}
-        others = vars(self).keys() - self._kept.keys() - {"task", "_kept", "_derived", "_initial"}
-        return {name: [_mark(leaf, declared) for leaf in _leaves(vars(self)[name])] for name in sorted(others)}
+
+        def mark(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor) and id(leaf) not in declared:
+                return id(leaf), None if leaf.is_inference() else leaf._version
+            return repr(leaf) if isinstance(leaf, int | float | str) else None  # other objects are not looked into
+
+        others = vars(self).keys() - self._kept.keys() - {"task", "_kept", "_initial", "_derived"}
+        return {name: [mark(leaf) for leaf in _leaves(vars(self)[name])] for name in sorted(others)}
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -120,12 +115,6 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(part)
     else:
         yield value
-
-
-def _mark(leaf: Any, declared: set[int]) -> Any:
-    if isinstance(leaf, Tensor) and id(leaf) not in declared:
-        return id(leaf), None if leaf.is_inference() else leaf._version  # read on the host: the device need not finish
-    return repr(leaf) if isinstance(leaf, int | float | str) else None
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from torch._prims_common import suggest_memory_format
 
 from remnant.data import Split
 from remnant.methods import GEM
-from remnant.methods.parts.fisher import fisher_diagonal
+from remnant.methods.ewc import fisher_diagonal
 from remnant.methods.parts.gradients import default_layout
 from remnant.models import Network, build
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from remnant.methods.parts.quadratic import EVERY_SET, NonNegativeQuadratic
+from remnant.methods.gem import EVERY_SET, NonNegativeQuadratic
 
 Array = NDArray[np.float64]
 CPU = torch.device("cpu")
