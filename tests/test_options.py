@@ -28,7 +28,7 @@ from remnant.options import (
 )
 
 if TYPE_CHECKING:
-    from somewhere import Unknown
+    from decimal import Decimal as Unknown
 
 
 class Base:

@@ -39,8 +39,7 @@ class Kind:
         words: completes the sentence "lr takes …".
         read: brings a value into its one form (1 becomes 1.0), or raises `Refused`.
         optional: whether None is a value.
-        forms: the ways to write the option as a table, each as a tuple of its keys. `"*"` stands for patterns of layer
-            names, `"layers.*"` for patterns below the key `layers`.
+        forms: the ways to write the option as a table, each with its keys; `"*"` and `"layers.*"` stand for layer patterns.
     """
 
     words: str
@@ -134,114 +133,84 @@ def kind_of(annotation: Any) -> Kind:
         return list_of(kind_of(args[0]), len(args))
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return list_of(kind_of(args[0]))
-    plain = {bool: flag, int: whole, float: any_number, str: text}
-    return plain[annotation]() if annotation in plain else anything()
+    return PLAIN[annotation] if annotation in PLAIN else anything()
+
+
+def _passing(words: str, passes: Callable[[Any], bool], form: Callable[[Any], Any] = lambda value: value) -> Kind:
+    """A kind whose values pass a test; `form` then brings them into their one form."""
+
+    def read(value: Any) -> Any:
+        if not passes(value):
+            raise Refused
+        return form(value)
+
+    return Kind(words, read)
 
 
 def whole(low: int = 0, high: int = 1_000_000) -> Kind:
     """A whole number from `low` to `high`."""
-
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Refused
-        return value
-
-    return Kind(f"a whole number from {low:,} to {high:,}", read)
+    words = f"a whole number from {low:,} to {high:,}"
+    return _passing(
+        words, lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    )
 
 
 def number(low: float, high: float, *, above: bool = False, below: bool = False) -> Kind:
     """A number from `low` to `high`; `above` and `below` exclude the bounds themselves."""
 
-    def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise Refused
-        if (above and value == low) or (below and value == high):
-            raise Refused
-        return float(value)
+    def passes(value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return low <= value <= high and not (above and value == low) and not (below and value == high)
 
     start = f"above {low:g} and up to" if above else f"from {low:g} to"
-    return Kind(f"a number {start} {'under ' if below else ''}{high:g}", read)
-
-
-def any_number() -> Kind:
-    """A finite number."""
-    return replace(number(-math.inf, math.inf, above=True, below=True), words="a number")
+    return _passing(f"a number {start} {'under ' if below else ''}{high:g}", passes, float)
 
 
 def choice(options: Sequence[str]) -> Kind:
     """One of the given words."""
-
-    def read(value: Any) -> Any:
-        if value not in options:
-            raise Refused
-        return value
-
-    return Kind(" or ".join(map(repr, options)), read)
-
-
-def flag() -> Kind:
-    """True or false."""
-    return _instance(bool, "true or false")
-
-
-def text() -> Kind:
-    """Any string."""
-    return _instance(str, "a word")
-
-
-def _instance(type_: type, words: str) -> Kind:
-    def read(value: Any) -> Any:
-        if not isinstance(value, type_):
-            raise Refused
-        return value
-
-    return Kind(words, read)
+    return _passing(" or ".join(map(repr, options)), lambda value: value in options)
 
 
 def list_of(kind: Kind, length: int | None = None) -> Kind:
     """A list of values of one kind, not empty."""
 
-    def read(value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple) or not value or (length is not None and len(value) != length):
-            raise Refused
-        try:
-            return [kind.read(item) for item in value]
-        except Refused:
-            raise Refused from None
+    def passes(value: Any) -> bool:
+        return isinstance(value, list | tuple) and len(value) > 0 and length in (None, len(value))
 
-    return Kind(f"a list [{', '.join(['…'] * (length or 1))}] where each entry is {kind.words}", read)
+    words = f"a list [{', '.join(['…'] * (length or 1))}] where each entry is {kind.words}"
+    return _passing(words, passes, lambda value: [kind.read(item) for item in value])
 
 
 def per_layer(kind: Kind) -> Kind:
     """A table of patterns of layer names."""
-
-    def read(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise Refused
-        return {str(pattern): kind.read(item) for pattern, item in value.items()}
-
     words = f'a table {{"conv1" = …, "*" = …}} of layer patterns, where each entry is {kind.words}'
-    return Kind(words, read, forms=(("*",),))
+    table = _passing(
+        words, lambda value: isinstance(value, Mapping), lambda value: {str(p): kind.read(value[p]) for p in value}
+    )
+    return replace(table, forms=(("*",),))
 
 
 def each_layer(kind: Kind) -> Kind:
     """One value for all layers, or a table of patterns of layer names."""
-
-    def read(value: Any) -> Any:
-        return per_layer(kind).read(value if isinstance(value, Mapping) else {"*": value})
-
-    return Kind(f'{kind.words}, or a table {{"conv1" = …, "*" = …}} of them by layer pattern', read, forms=(("*",),))
+    table = per_layer(kind)
+    words = f'{kind.words}, or a table {{"conv1" = …, "*" = …}} of them by layer pattern'
+    return replace(
+        table, words=words, read=lambda value: table.read(value if isinstance(value, Mapping) else {"*": value})
+    )
 
 
 def threshold() -> Kind:
     """ε: a number, {start, step} over the tasks, or {layers} by layer pattern. `remnant.memory.parse_threshold` reads it."""
-    kinds = {"value": number(0, 1, above=True), "start": number(0, 1, above=True), "step": number(0, 1, below=True)}
+    energy, step = number(0, 1, above=True), number(0, 1, below=True)
+    forms = (("value",), ("start", "step"), ("layers.*",))
     words = (
         "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
         'or {layers = {"hidden.0" = …, "*" = …}}'
     )
 
-    def part(name: str, kind: Kind, value: Any) -> Any:
+    def read_part(name: str, value: Any) -> Any:
+        kind = step if name == "step" else energy
         try:
             return kind.read(value)
         except Refused:
@@ -250,14 +219,14 @@ def threshold() -> Kind:
     def read(value: Any) -> dict[str, Any]:
         table = value if isinstance(value, Mapping) else {"value": value}
         if table.keys() == {"layers"} and isinstance(table["layers"], Mapping) and table["layers"]:
-            return {"layers": {name: part(f"layers.{name}", kinds["value"], e) for name, e in table["layers"].items()}}
+            return {"layers": {name: read_part(f"layers.{name}", e) for name, e in table["layers"].items()}}
         if table.keys() == {"start"}:
             table = {**table, "step": 0.0}
         if table.keys() not in ({"value"}, {"start", "step"}):
             raise Refused
-        return {name: part(name, kinds[name], table[name]) for name in table}
+        return {name: read_part(name, table[name]) for name in table}
 
-    return Kind(words, read, forms=(("value",), ("start", "step"), ("layers.*",)))
+    return Kind(words, read, forms=forms)
 
 
 def or_none(kind: Kind) -> Kind:
@@ -284,5 +253,11 @@ def anything() -> Kind:
     return Kind("a number, a word, true or false, or a list or table of them", read)
 
 
+PLAIN = {
+    bool: _passing("true or false", lambda value: isinstance(value, bool)),
+    int: whole(),
+    float: replace(number(-math.inf, math.inf, above=True, below=True), words="a number"),
+    str: _passing("a word", lambda value: isinstance(value, str)),
+}
 Positive = Annotated[int, whole(1)]
 Share = Annotated[float, number(0, 1, below=True)]

@@ -17,10 +17,10 @@ from .suggest import did_you_mean
 T = TypeVar("T")
 
 
-class UnknownNameError(UserError, LookupError):
+class UnknownNameError(UserError, KeyError):
     """No method, network or stream has this name."""
 
-    def __str__(self) -> str:  # LookupErrors such as KeyError would quote the message
+    def __str__(self) -> str:  # KeyError would quote the message
         return str(self.args[0])
 
 

@@ -1,125 +1,179 @@
-"""A method of one's own: it gets what its recipe says, and what its author forgot or broke is said in time."""
+"""Methods, networks and streams of the user's own: from files, as Python objects and as entry points."""
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from remnant.data import Split
-from remnant.experiments.execute import plan as executor
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.execute.run import Progress
-from remnant.experiments.runs.folder import RunError
-from remnant.experiments.settings.recipe import recipe
-from remnant.experiments.settings.resolve import SettingsError, resolve
+from remnant.data import Stream
+from remnant.experiments.settings import describe, recipe, resolve
 from remnant.methods import METHODS, Method
-from remnant.models import Network, build
+from remnant.models import Network
+from remnant.options import OptionError, whole
 
-FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
-Added = Callable[..., None]
+METHOD = '''
+from typing import Any
+from remnant.methods import Method
+
+class Pull(Method):
+    """Pulls weights back."""
+    name = "pull"
+
+    def __init__(self, network, *, strength: float = 0.3, every: int = 2, needed: float, **options: Any) -> None:
+        super().__init__(network, **options)
+
+class NoRate(Method):
+    def __init__(self, network, *, rate: float = 0.1) -> None:
+        super().__init__(network, lr=rate)
+'''
+NETWORK = """
+from remnant.models import MLP
+
+class Deep(MLP):
+    def __init__(self, input_shape, classes, *, depth: int = 3) -> None:
+        super().__init__(input_shape, classes, hidden=[10] * depth)
+
+class Other: ...
+"""
+STREAM = """
+from remnant.data import load_stream
+
+def make(seed, tasks: int = 2, *, scale: float = 1.0):
+    return load_stream("permuted-digits", seed=seed, tasks=tasks)
+
+def open_to_all(seed, **options):
+    return load_stream("permuted-digits", seed=seed, tasks=2)
+"""
 
 
 class Own(Method):
     name = "own"
 
-    def __init__(self, network: Network, *, lr: float, **options: Any) -> None:
-        super().__init__(network, lr=lr)
-        self.options = options
-        self.kept: list[Tensor] = []
+    def __init__(self, network: Network, *, strength: float = 0.5, **options: Any) -> None:
+        super().__init__(network, **options)
+        self.strength = strength
 
-    def finish(self, task: int, train: Split) -> None:
-        self.kept.append(train.x[:10].clone())
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "kept": {"by task": (self.kept, 3, "words")}}
+def own_stream(seed: int, *, depth: Annotated[int, whole(1, 9)] = 2) -> Stream: ...  # type: ignore[empty-body]
 
 
 @pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> Added:
-    """Puts the method into METHODS, and an entry into the recipe of the digits."""
-
-    def add(kind: type[Method] = Own, **options: Any) -> None:
-        monkeypatch.setitem(METHODS, "own", kind)
-        monkeypatch.setitem(recipe("permuted-digits", "paper").methods, "own", options)
-
-    return add
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("my_method.py", METHOD), ("my_net.py", NETWORK), ("my_stream.py", STREAM)):
+        (tmp_path / name).write_text(content)
+    return tmp_path
 
 
-def plan(root: Path, *overrides: str) -> Plan:
-    return Plan(resolve("permuted-digits", "own", (*FEW, *overrides)), (0,), root, "cpu")
+def test_a_method_from_a_file_takes_the_defaults_of_its_signature(files: Path) -> None:
+    settings = resolve("permuted-digits", "my_method.py:Pull", ["needed=1", "strength=2"])
+    assert settings.method == "my_method.py:Pull"
+    assert settings.options == {"strength": 2.0, "every": 2, "needed": 1.0, "lr": 0.01}
+    assert settings.network == resolve("permuted-digits", "gpm").network
+    with pytest.raises(OptionError, match=r"every takes a whole number"):
+        resolve("permuted-digits", "my_method.py:Pull", ["needed=1", "every=2.5"])
+    with pytest.raises(OptionError, match=r"no such setting of my_method.py:Pull. Did you mean 'strength'\?"):
+        resolve("permuted-digits", "my_method.py:Pull", ["strengt=2"])
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "other"), [("threshold", 0.97, 0.5), ("memory", 0.1, 0.2), ("alpha_start", 1.0, 3.0)]
-)
-def test_an_option_that_is_called_as_one_of_ours_is_its_own(
-    added: Added, name: str, value: float, other: float
+def test_an_option_without_a_default_must_be_set(files: Path) -> None:
+    with pytest.raises(
+        OptionError, match=r"my_method.py:Pull needs a value for needed.* Add --set needed=… \(a number"
+    ):
+        resolve("permuted-digits", "my_method.py:Pull")
+
+
+def test_every_method_takes_a_learning_rate(files: Path) -> None:
+    with pytest.raises(OptionError, match=r"my_method.py:NoRate has no option lr, which every method takes"):
+        resolve("permuted-digits", "my_method.py:NoRate")
+
+
+def test_the_settings_of_a_method_from_a_file_can_be_listed(files: Path) -> None:
+    listed = {setting.key: setting for setting in describe("permuted-digits", "my_method.py:Pull")}
+    assert listed["strength"][1:] == (0.3, "a number", "default of my_method.py:Pull")
+    assert listed["needed"].value == "required"
+    assert listed["training.epochs"].source == "permuted-digits.toml"
+
+
+def test_a_network_from_a_file(files: Path) -> None:
+    overrides = ["network.name=my_net.py:Deep", "network.depth=2"]
+    assert resolve("pmnist", "gpm", overrides).network == {"name": "my_net.py:Deep", "depth": 2}
+    assert resolve("pmnist", "gpm", [f"network={files}/my_net.py:Deep"]).network == {"name": f"{files}/my_net.py:Deep"}
+    with pytest.raises(OptionError, match=r"no such setting of my_net.py:Deep. Did you mean 'network.depth'\?"):
+        resolve("pmnist", "gpm", ["network.name=my_net.py:Deep", "network.deph=2"])
+    with pytest.raises(OptionError, match=r"my_net.py:Dep: my_net.py has no 'Dep'. Did you mean 'Deep'\?"):
+        resolve("pmnist", "gpm", ["network.name=my_net.py:Dep"])
+    with pytest.raises(OptionError, match=r"my_net.py:Other is not a subclass of remnant's Network"):
+        resolve("pmnist", "gpm", ["network.name=my_net.py:Other"])
+
+
+def test_a_stream_from_a_file_takes_the_options_of_its_function(files: Path) -> None:
+    settings = resolve("my_stream.py:make", "gpm", ["stream.tasks=3", "network.name=lenet", "lr=0.2"])
+    assert settings.stream == {"tasks": 3}
+    assert (settings.network, settings.options["lr"]) == ({"name": "lenet"}, 0.2)
+    assert settings.options["rank_rule"] == "paper"  # from default.toml
+    for override, says in (
+        ("tasks=many", "stream.tasks takes a whole number"),
+        ("task=3", "Did you mean 'stream.tasks'"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            resolve("my_stream.py:make", "gpm", [f"stream.{override}"])
+    assert "stream.scale" in {setting.key for setting in describe("my_stream.py:make", "gpm")}
+
+
+def test_a_stream_that_takes_any_option(files: Path) -> None:
+    assert resolve("my_stream.py:open_to_all", "gpm", ["stream.depth=[1, 2]"]).stream == {"depth": [1, 2]}
+    with pytest.raises(OptionError, match=r"stream\.since takes a number, a word"):
+        resolve("my_stream.py:open_to_all", "gpm", ["stream.since=2021-05-03"])
+
+
+def test_a_stream_s_file_runs_only_for_its_options() -> None:
+    """Reports resolve the settings of old runs, whose files may be gone."""
+    assert resolve("nowhere.py:stream", "gpm").network["name"] == "mlp"
+    with pytest.raises(OptionError, match=r"nowhere.py to be a file"):
+        resolve("nowhere.py:stream", "gpm", ["stream.tasks=3"])
+
+
+def test_methods_and_streams_as_python_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+    settings = resolve("permuted-digits", Own, ["strength=1"])
+    assert settings.method == f"{Path(__file__).name}:Own"
+    assert settings.options == {"strength": 1.0, "lr": 0.01}
+    assert METHODS[settings.method] is Own
+    assert resolve("permuted-digits", METHODS["gpm"]) == resolve("permuted-digits", "gpm")
+    assert resolve(own_stream, "gpm", ["stream.depth=3"]).stream == {"depth": 3}
+    with pytest.raises(OptionError, match=r"stream.depth takes a whole number from 1 to 9"):
+        resolve(own_stream, "gpm", ["stream.depth=30"])
+
+
+def test_entry_points_are_methods_streams_and_networks_like_the_built_in(
+    files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    added(lr=0.1, **{name: value})
-    assert resolve("permuted-digits", "own").options[name] == value
-    assert resolve("permuted-digits", "own", [f"{name}={other}"]).options[name] == other
-    with pytest.raises(SettingsError, match=f"{name} takes a number"):
-        resolve("permuted-digits", "own", [f"{name}=many"])
+    (files / "plug-1.0.dist-info").mkdir()
+    (files / "plug-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    (files / "plug-1.0.dist-info" / "entry_points.txt").write_text(
+        "[remnant.methods]\npull = my_method:Pull\n[remnant.networks]\ndeep = my_net:Deep\n"
+        "[remnant.streams]\nscaled = my_stream:make\n"
+    )
+    monkeypatch.syspath_prepend(str(files))
+    settings = resolve("scaled", "pull", ["needed=1", "network=deep", "stream.scale=2"])
+    assert (settings.method, settings.network, settings.stream) == ("pull", {"name": "deep"}, {"scale": 2.0})
+    assert "pull" in METHODS
 
 
-def test_a_threshold_that_is_a_number_has_no_parts(added: Added) -> None:
-    added(lr=0.1, threshold=0.97)
-    with pytest.raises(SettingsError, match="threshold takes a number"):
-        resolve("permuted-digits", "own", ["threshold.start=0.9"])
+def test_a_method_of_ours_without_an_entry_runs_with_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(recipe("permuted-digits", "paper").methods, "ewc")
+    assert resolve("permuted-digits", "ewc").options["lr"] == 0.01
 
 
-def test_a_recipe_without_a_rate_is_refused(added: Added) -> None:
-    added(rate=0.1)
-    with pytest.raises(SettingsError, match=r"methods\.own has no lr, which every method takes"):
+def test_a_recipe_s_entry_comes_before_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "own", Own)  # type: ignore[arg-type]
+    monkeypatch.setitem(recipe("permuted-digits", "paper").methods, "own", {"lr": 0.1})
+    assert resolve("permuted-digits", "own").options == {"lr": 0.1}
+    assert resolve("permuted-digits", "own", ["strength=0.5"]).options == {"lr": 0.1}  # its default
+    assert resolve("permuted-digits", "own", ["strength=2"]).options == {"lr": 0.1, "strength": 2.0}
+    monkeypatch.setitem(recipe("permuted-digits", "paper").methods, "own", {"lr": 0.1, "stiffness": 3})
+    with pytest.raises(OptionError, match=r"permuted-digits.toml: stiffness = 3: own has no such setting"):
         resolve("permuted-digits", "own")
-
-
-def test_a_start_that_forgets_the_task_is_refused(added: Added, tmp_path: Path) -> None:
-    added(type("NoStart", (Own,), {"start": lambda self, task: None}), lr=0.1)
-    with pytest.raises(RunError, match=r"own: its start\(task\) must call super\(\)\.start\(task\)"):
-        execute(plan(tmp_path), lambda progress: None)
-
-
-def test_what_it_keeps_is_counted_off_its_state() -> None:
-    method = Own(build("mlp", input_shape=(4,), classes=3, seed=1, hidden=(5,)), lr=0.1)
-    assert method.nbytes == 0
-    for task in range(2):
-        method.finish(task, Split.of(torch.randn(20, 4), torch.zeros(20, dtype=torch.int64)))
-    assert method.nbytes == 2 * 10 * 4 * 4
-
-
-def test_early_stopping_without_a_validation_set_is_not_silent(added: Added, tmp_path: Path) -> None:
-    added(lr=0.1)
-    stopping = ("training.patience=2", "training.factor=2", "training.lr_min=0.01")
-
-    def said(*overrides: str) -> list[str]:
-        heard: list[Progress] = []
-        execute(plan(tmp_path, *overrides), heard.append)
-        return [progress.note for progress in heard if progress.note]
-
-    (note,) = said("stream.valid=0.0", *stopping)
-    assert note == "not every task has a validation set (stream.valid): those train all their epochs"
-    assert said("stream.valid=0.1", *stopping) == []
-    assert said("stream.valid=0.0") == []
-
-
-def test_a_mistake_in_its_code_is_shown_whole_also_beside_other_seeds(
-    added: Added, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def finish(self: Method, task: int, train: Split) -> None:
-        raise ValueError("shapes that do not fit")
-
-    added(type("Broken", (Own,), {"finish": finish}), lr=0.1)
-    monkeypatch.setattr(executor, "_end_with_parent", lambda: None)  # here there is none
-    said: queue.Queue[Any] = queue.Queue()
-    executor._child(plan(tmp_path), 0, said)  # type: ignore[arg-type]
-    assert [word for word in said.queue if isinstance(word, str)] == ["Seed 0: ValueError: shapes that do not fit"]
-    trace = capfd.readouterr().err
-    assert "Traceback" in trace
-    assert "in finish" in trace

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from remnant.experiments.settings.resolve import SettingsError, recipe, recipe_names, resolve
+from remnant.experiments.settings import recipe, recipe_names, resolve
 from remnant.methods import METHODS
+from remnant.options import OptionError
 
 PERM, CIFAR, MINI, FIVE = "pmnist", "split-cifar100", "split-miniimagenet", "five-datasets"
 # Method, setting → its value on each benchmark.
@@ -48,7 +49,5 @@ def test_a_method_that_a_benchmark_has_not_says_why(benchmark: str) -> None:
     assert content.without.keys() <= METHODS.keys() - content.methods.keys()
     for method in {method for method, _ in APPENDIX} - content.methods.keys():
         reason = "must be told the task" if METHODS[method].needs_task else content.without[method]
-        with pytest.raises(
-            SettingsError, match=f"{benchmark} has no method '{method}'. .*{reason}.* {benchmark} has: "
-        ):
+        with pytest.raises(OptionError, match=f"{benchmark} has no method '{method}'. .*{reason}.* {benchmark} has: "):
             resolve(benchmark, method)

@@ -3,9 +3,9 @@
 import pytest
 
 from remnant.data import BENCHMARKS
-from remnant.experiments.settings.resolve import recipe, recipe_names, resolve
-from remnant.experiments.settings.resolve import schema as known
+from remnant.experiments.settings import describe, recipe, recipe_names, resolve
 from remnant.models import build
+from remnant.options import options_of
 
 EVERYTHING = [
     (benchmark, method, protocol)
@@ -89,7 +89,7 @@ def test_every_recipe_resolves_to_a_network_one_can_build(benchmark: str, method
     # Small, but every option is really passed.
     small = {} if options["name"] == "mlp" else {"width": 4}
     build(options.pop("name"), input_shape=(3, 84, 84), classes=2, **{**options, **small})
-    assert settings.stream_options(7).keys() <= BENCHMARKS[benchmark].options.keys()
+    assert settings.stream.keys() <= options_of(BENCHMARKS[benchmark]).keys()
     assert {"epochs", "batch", "evaluation_batch"} <= settings.training.keys()
     assert settings.options["lr"] > 0
 
@@ -138,16 +138,14 @@ def test_superclass_pixels_are_scrambled_for_the_table_only() -> None:
 
 
 def test_seed_k_learns_the_superclasses_in_order_k() -> None:
-    settings = resolve("cifar100-superclass", "gpm")
-    assert [settings.stream_options(seed)["order"] for seed in (0, 1, 4, 5, 12)] == [0, 1, 4, 0, 2]
-    fixed = resolve("cifar100-superclass", "gpm", ["stream.order=3"])
-    assert [fixed.stream_options(seed)["order"] for seed in (0, 1)] == [3, 3]
+    assert resolve("cifar100-superclass", "gpm").stream["order"] == "seed"
+    assert resolve("cifar100-superclass", "gpm", ["stream.order=3"]).stream["order"] == 3
 
 
 @pytest.mark.parametrize("benchmark", recipe_names())
-def test_options_of_ours_are_of_their_own_kind_and_not_of_whatever_the_recipe_shows(benchmark: str) -> None:
-    base = recipe(benchmark, "paper")
-    for method in base.methods:
-        for name, (kind, _) in known.method_settings(base, method).items():
-            if name in known.OPTIONS:
-                assert kind is known.OPTIONS[name], (method, name)
+def test_no_option_of_a_recipe_is_of_any_kind(benchmark: str) -> None:
+    for method in recipe(benchmark).methods:
+        for setting in describe(benchmark, method):
+            assert "list or table of them" not in setting.allowed, (method, setting.key)
+            if setting.key == "lr":
+                assert setting.allowed == "a number above 0 and up to 10"

@@ -1,14 +1,16 @@
 """A run's settings: known by their digest, and the same again from what was saved."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remnant.experiments.settings.resolve import Settings, SettingsError, resolve
+from remnant.experiments.settings import Settings, recipe, resolve
 from remnant.memory import parse_threshold
+from remnant.options import OptionError
 
 
 def test_a_default_spelled_out_is_the_same_run() -> None:
@@ -17,10 +19,78 @@ def test_a_default_spelled_out_is_the_same_run() -> None:
         assert resolve("split-cifar100", "gpm", [override]).digest == plain.digest, override
 
 
-def test_digests_on_record_do_not_move() -> None:
-    """Results are filed by digest: a recipe's meaning may not change without notice."""
-    assert resolve("pmnist", "gpm").digest == "7261a612"
-    assert resolve("split-cifar100", "gpm").digest == "e7a3a1df"
+RECORDED = {
+    ("pmnist", "gpm"): "7261a612",
+    ("pmnist", "gpm", "threshold.start=0.95"): "7ea4da96",
+    ("pmnist", "multitask"): "69a08787",
+    ("split-cifar100", "gpm"): "e7a3a1df",
+    ("split-cifar100", "owm", "alpha_start=3"): "280ef8bc",
+    ("split-cifar100", "hat", "training.patience=none"): "2191300c",
+    ("five-datasets", "gpm", "stream.fourth=fashion-mnist"): "4b074a70",
+    ("cifar100-superclass", "gpm", "stream.layout=planar"): "9d4352ed",
+    ("permuted-digits", "ewc", "network.name=lenet", "network.width=3"): "07866352",
+}
+
+
+@pytest.mark.parametrize("run", RECORDED, ids=" ".join)
+def test_digests_on_record_do_not_move(run: tuple[str, ...]) -> None:
+    """Results are filed by digest, so the meaning of a recipe must not change unnoticed."""
+    benchmark, method, *overrides = run
+    assert resolve(benchmark, method, overrides).digest == RECORDED[run]
+
+
+def test_stored_results_keep_their_digests() -> None:
+    stored = list((Path(__file__).parents[3] / "results").glob("*/*/*/seed*/settings.json"))
+    assert stored
+    for file in stored:
+        assert Settings.from_dict(json.loads(file.read_text())["settings"]).digest == file.parent.parent.name, file
+
+
+@pytest.mark.parametrize("overrides", [["optimizer=sgd"], ["optimizer.name=sgd"], ["optimizer.momentum=0"]])
+def test_plain_sgd_is_no_entry_of_the_settings(overrides: list[str]) -> None:
+    settings = resolve("pmnist", "gpm", overrides)
+    assert settings.optimizer == {}
+    assert "optimizer" not in settings.as_dict()
+    assert settings.digest == RECORDED["pmnist", "gpm"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "optimizer"),
+    [
+        (["optimizer=adamw"], {"name": "adamw"}),
+        (["optimizer=adamw", "optimizer.weight_decay=0.1"], {"name": "adamw", "weight_decay": 0.1}),
+        (["optimizer.weight_decay=0.01", "optimizer=adamw"], {"name": "adamw"}),  # its default
+        (["optimizer.momentum=0.9"], {"name": "sgd", "momentum": 0.9}),
+    ],
+)
+def test_another_optimizer_is_another_run(overrides: list[str], optimizer: dict[str, Any]) -> None:
+    settings = resolve("pmnist", "gpm", overrides)
+    assert settings.optimizer == optimizer
+    assert settings.digest != RECORDED["pmnist", "gpm"]
+    assert Settings.from_dict(settings.as_dict()) == settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["optimizer=adm"], r"--set optimizer=adm: No optimizer called 'adm'. Did you mean 'adam'\?"),
+        (["optimizer.momentum=2"], "optimizer.momentum takes a number from 0 to under 1"),
+        (["optimizer=adamw", "optimizer.momentum=0.9"], "no such setting of adamw"),
+    ],
+)
+def test_options_of_an_optimizer_are_those_of_its_signature(overrides: list[str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        resolve("pmnist", "gpm", overrides)
+
+
+def test_a_recipe_may_name_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = recipe("pmnist", "paper")
+    monkeypatch.setitem(base.optimizer, "name", "adam")
+    monkeypatch.setitem(base.optimizer, "eps", 0.1)
+    monkeypatch.setitem(base.differing, "ewc", {"optimizer": {"name": "rmsprop"}})
+    assert resolve("pmnist", "gpm").optimizer == {"name": "adam", "eps": 0.1}
+    assert resolve("pmnist", "ewc").optimizer == {"name": "rmsprop"}
+    assert resolve("pmnist", "gpm", ["optimizer=sgd"]).optimizer == {}
 
 
 values = st.one_of(st.integers(-100, 100), st.floats(allow_nan=False, allow_infinity=False), st.text(), st.booleans())
@@ -74,12 +144,11 @@ def test_sorted_json_keeps_the_first_layer_s_threshold() -> None:
 def test_what_as_dict_gives_is_the_receiver_s_own() -> None:
     settings = resolve("pmnist", "gpm")
     settings.as_dict()["options"]["threshold"]["layers"]["*"] = 0.1
-    settings.stream_options(0)["tasks"] = 1
     assert settings == resolve("pmnist", "gpm")
 
 
 def test_settings_of_another_make_are_refused() -> None:
     content = resolve("pmnist", "gpm").as_dict()
     del content["method"]
-    with pytest.raises(SettingsError, match="method"):
+    with pytest.raises(OptionError, match="method"):
         Settings.from_dict(content)

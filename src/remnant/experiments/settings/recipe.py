@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from remnant.data.errors import did_you_mean
-
-from .types import SettingsError
+from remnant.data import BENCHMARKS
+from remnant.options import OptionError, checked
+from remnant.registry import is_file_reference
+from remnant.suggest import did_you_mean
 
 FALLBACK = "default"  # the recipe of streams that have none of their own
 PROTOCOLS = ("paper", "sane")
-SECTIONS = ("stream", "network", "training")
+SECTIONS = ("stream", "network", "training", "optimizer")
 
 
 @dataclass(frozen=True)
 class PaperResult:
-    """What the paper reports, in its own units: ACC and capacity in per cent, BWT as a fraction, None where it is silent."""
+    """The paper's numbers in its own units: ACC and capacity in per cent, BWT as a fraction; None if it gives none."""
 
     acc: float | None = None
     acc_sd: float | None = None
@@ -31,82 +32,92 @@ class PaperResult:
 
     @classmethod
     def read(cls, numbers: Mapping[str, Any], where: str) -> PaperResult:
-        known = [field.name for field in fields(cls)]
-        for key in numbers:
-            if key not in known:
-                raise SettingsError(f"{where}: no such figure '{key}'. {did_you_mean(key, known)}")
-        return cls(**{key: float(value) for key, value in numbers.items()})
+        """Reads a table of numbers; `where` names the table in error messages."""
+        return cls(**checked(cls, numbers, where))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One benchmark's settings under one protocol. The dictionaries are shared: copy before changing them."""
+    """One benchmark's settings under one protocol. Recipes are shared: copy their dictionaries before changing them.
+
+    Args:
+        methods: each method's options.
+        differing: the sections in which a method differs from the others, `[methods.NAME.training]` in the file.
+        without: methods that make no sense on this benchmark, each with the reason.
+    """
 
     benchmark: str
+    file: str
     stream: dict[str, Any]
     network: dict[str, Any]
     training: dict[str, Any]
     methods: dict[str, dict[str, Any]]
-    paper: dict[str, PaperResult]
-    own: dict[str, dict[str, dict[str, Any]]]  # where a method differs from the rest: [methods.NAME.training]
-    without: dict[str, str]  # methods that make no sense here, and why
-
-    @property
-    def file(self) -> str:
-        """The name of the file it is read from."""
-        return f"{FALLBACK if is_own_stream(self.benchmark) else self.benchmark}.toml"
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    paper: dict[str, PaperResult] = field(default_factory=dict)
+    differing: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)
 
     def section(self, name: str, method: str) -> dict[str, Any]:
-        """The stream, network or training of a method."""
-        return {**getattr(self, name), **self.own.get(method, {}).get(name, {})}
+        """Returns the stream, network, training or optimizer section of a method, or its `options`."""
+        if name == "options":
+            return self.methods.get(method, {})
+        shared, own = getattr(self, name), self.differing.get(method, {}).get(name, {})
+        another = "name" in own and own["name"] != shared.get("name")  # the shared options describe a different one
+        return dict(own) if another else {**shared, **own}
 
 
 def recipe_names() -> list[str]:
-    """Every benchmark that has a recipe."""
+    """Returns the names of all benchmarks that have a recipe."""
     names = (entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
     return sorted(name for name in names if name != FALLBACK)
 
 
-def is_own_stream(benchmark: str) -> bool:
-    """Whether it is a user's stream, `path/to/file.py:name`, and not one of ours."""
-    return ".py:" in benchmark
-
-
 @cache
 def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
-    """The benchmark's recipe; a user's own stream has the fallback. `sane` applies what the recipe says it changes."""
+    """Returns the recipe of a benchmark.
+
+    Args:
+        benchmark: a benchmark's name. Streams from a file or an installed package share the recipe `default.toml`.
+        protocol: "paper", or "sane" with the changes that the recipe lists under `[sane]`.
+
+    Raises:
+        OptionError: if there is no such benchmark or protocol.
+    """
     if protocol not in PROTOCOLS:
-        raise SettingsError(f"No protocol '{protocol}'. It can be {' or '.join(PROTOCOLS)}.")
+        raise OptionError(f"No protocol '{protocol}'. It can be {' or '.join(PROTOCOLS)}.")
+    if benchmark in recipe_names():
+        return _read(benchmark, benchmark, protocol)
     if benchmark.endswith(".py"):
-        raise SettingsError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
-    if not is_own_stream(benchmark) and benchmark not in recipe_names():
-        raise SettingsError(f"No benchmark called '{benchmark}'. {did_you_mean(benchmark, recipe_names())}")
-    return _fallback(benchmark) if is_own_stream(benchmark) else _read(benchmark, benchmark, protocol)
+        raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
+    if not is_file_reference(benchmark) and benchmark not in BENCHMARKS:
+        raise OptionError(f"No benchmark called '{benchmark}'. {did_you_mean(benchmark, BENCHMARKS)}")
+    return default_recipe(benchmark)
 
 
-def _fallback(benchmark: str) -> Recipe:
+def default_recipe(benchmark: str = "your_file.py:stream") -> Recipe:
+    """Returns the recipe of streams that have none of their own; both protocols are the same."""
     return _read(FALLBACK, benchmark, "paper")
 
 
-def _read(file: str, benchmark: str, protocol: str) -> Recipe:
-    content = tomllib.loads((_folder() / f"{file}.toml").read_text(encoding="utf-8"))
+def _read(name: str, benchmark: str, protocol: str) -> Recipe:
+    file = f"{name}.toml"
+    content = tomllib.loads((_folder() / file).read_text(encoding="utf-8"))
     changes = content.pop("sane", {})
     if protocol == "sane":
         content = _changed(content, changes)
-    paper = {m: PaperResult.read(numbers, f"{file}.toml, paper.{m}") for m, numbers in content.pop("paper", {}).items()}
-    without = content.pop("without", {})
-    own = {
+    paper = {m: PaperResult.read(numbers, f"{file}, paper.{m}") for m, numbers in content.pop("paper", {}).items()}
+    differing = {
         method: {section: options.pop(section) for section in SECTIONS if section in options}
         for method, options in content["methods"].items()
     }
-    return Recipe(benchmark, **content, paper=paper, own=own, without=without)
+    return Recipe(benchmark, file, **content, paper=paper, differing=differing)
 
 
 def _changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`content` with `changes` in it: sections go together, and what is inside a setting is replaced whole."""
-    together = {name: {**content[name], **changes.get(name, {})} for name in SECTIONS}
+    """Merges `changes` into `content`. A changed setting is replaced whole, also if it is a table."""
+    sections = {name: {**content.get(name, {}), **changes.get(name, {})} for name in SECTIONS}
     methods = {name: {**own, **changes.get("methods", {}).get(name, {})} for name, own in content["methods"].items()}
-    return {**content, **together, "methods": methods}
+    return {**content, **sections, "methods": methods}
 
 
 def _folder() -> Any:

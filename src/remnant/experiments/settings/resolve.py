@@ -1,96 +1,89 @@
-"""The settings of a run: a recipe, and what the person at the keyboard changed in it."""
+"""The settings of a run: a recipe, and the overrides of it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from remnant.data.errors import did_you_mean
+from remnant.data import BENCHMARKS
+from remnant.methods import METHODS, OPTIMIZERS, Method
+from remnant.models import MODELS
+from remnant.options import REQUIRED, OptionError
+from remnant.registry import Registry, is_file_reference
 
-from . import schema as known
-from .no_method import not_on, not_without_benchmark
-from .overrides import parse, refuse_contradictions, shorten, with_layer, with_part
-from .recipe import FALLBACK, SECTIONS, PaperResult, Recipe, is_own_stream, recipe, recipe_names
-from .schema import Known
-from .types import THRESHOLD_FORMS, SettingsError
+from . import schema
+from .overrides import located, merged, parse, refuse_contradictions, write_key
+from .recipe import SECTIONS, Recipe, default_recipe, recipe
+from .schema import EARLY_STOPPING, Section
 
-__all__ = [
-    "PaperResult",
-    "Recipe",
-    "Setting",
-    "Settings",
-    "SettingsError",
-    "describe",
-    "is_own_stream",
-    "recipe",
-    "recipe_names",
-    "resolve",
-    "shorten",
-]
+NAMED: dict[str, Registry[Any]] = {"network": MODELS, "optimizer": OPTIMIZERS}  # sections with a name of their own
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything that decides a run, except its seed and the machine.
 
-    The sections hold what the recipe says and what was changed: an option that neither names keeps its owner's default
-    and is left out, so that a network or stream may gain options without giving old runs a new digest.
+    The sections hold the recipe's values and those that were changed. All other options keep their defaults and are left
+    out, so that a network or stream can gain options without giving old runs a new digest.
+
+    Args:
+        benchmark: the stream's name.
+        method: the method's name.
+        protocol: "paper" or "sane".
+        stream: options of the stream.
+        network: the network's `name` and options.
+        training: fields of `remnant.training.Schedule`, except the learning rate.
+        options: the method's options, always with `lr`.
+        optimizer: the optimizer's `name` and options; empty for plain SGD.
     """
 
     benchmark: str
     method: str
-    protocol: str  # "paper" or "sane"
+    protocol: str
     stream: dict[str, Any]
     network: dict[str, Any]
     training: dict[str, Any]
-    options: dict[str, Any]  # the method's own
+    options: dict[str, Any]
+    optimizer: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Of patterns of layer names the first that matches counts. Order is easily lost (sorted JSON, a merge): the special
-        # pattern always goes before the general.
-        options = dict(self.options)
-        threshold = options.get("threshold")
-        if isinstance(threshold, dict) and "layers" in threshold:
-            options["threshold"] = {"layers": dict(sorted(threshold["layers"].items(), key=_most_special_first))}
-        for name in known.PER_LAYER & options.keys():
-            if isinstance(options[name], dict):
-                options[name] = dict(sorted(options[name].items(), key=_most_special_first))
-        object.__setattr__(self, "options", options)
-
-    def stream_options(self, seed: int) -> dict[str, Any]:
-        """The options of `load_stream` for one seed: those that follow the seed have their value."""
-        options = deepcopy(self.stream)
-        for (benchmark, option), count in known.SEEDED.items():
-            if benchmark == self.benchmark and options.get(option) == "seed":
-                options[option] = seed % count
-        return options
+        # The first layer pattern that matches counts, and JSON with sorted keys loses their order.
+        object.__setattr__(self, "options", {name: _most_special_first(value) for name, value in self.options.items()})
 
     def as_dict(self) -> dict[str, Any]:
-        return {field.name: deepcopy(getattr(self, field.name)) for field in fields(self)}
+        """Returns the settings as tables for JSON. An empty `optimizer` is left out."""
+        content = {each.name: deepcopy(getattr(self, each.name)) for each in fields(self)}
+        return content if self.optimizer else {name: content[name] for name in content if name != "optimizer"}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Settings:
-        """What `as_dict` gave, also by way of JSON."""
-        names = {field.name for field in fields(cls)}
-        if content.keys() != names:
-            wrong = ", ".join(sorted(content.keys() ^ names))
-            raise SettingsError(f"Not the settings of a run: missing or not known there: {wrong}.")
+        """Returns the settings that `as_dict` gave, also after a round trip through JSON."""
+        wrong = {each.name for each in fields(cls)} ^ {"optimizer", *content}
+        if wrong:
+            raise OptionError(f"These are not the settings of a run: missing or unknown: {', '.join(sorted(wrong))}.")
         return cls(**deepcopy(dict(content)))
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that tell these settings from others, on any machine."""
+        """Eight hexadecimal digits that identify the settings on any machine."""
         text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def _most_special_first(value: Any) -> Any:
+    """Sorts the keys of tables: full names before patterns, long before short."""
+    if not isinstance(value, dict):
+        return value
+    keys = sorted(value, key=lambda key: (any(wild in key for wild in "*?["), -len(key), key))
+    return {key: _most_special_first(value[key]) for key in keys}
+
+
 class Setting(NamedTuple):
-    """One line of `remnant list settings`. `source` is the recipe's file, or whose default it is."""
+    """One line of `remnant list settings`. `source` is the recipe's file, or the owner of the default."""
 
     key: str
     value: Any
@@ -98,162 +91,135 @@ class Setting(NamedTuple):
     source: str
 
 
-def resolve(benchmark: str, method: str, overrides: Sequence[str] = (), protocol: str = "paper") -> Settings:
-    """The settings of `method` on `benchmark`, each override (`lr=0.1`, `training.epochs=1`) checked and applied."""
-    base = recipe(benchmark, protocol)
-    return _Draft(base, method, protocol).override(overrides).finished()
+def resolve(
+    benchmark: str | Callable[..., Any],
+    method: str | type[Method],
+    overrides: Sequence[str] = (),
+    protocol: str = "paper",
+) -> Settings:
+    """Returns the settings of a method on a benchmark.
+
+    Args:
+        benchmark: a benchmark's name, `path/to/file.py:make`, or the stream function itself.
+        method: a method's name, `path/to/file.py:MyMethod`, or the class itself.
+        overrides: changes as `--set` takes them: `lr=0.1`, `training.epochs=1`, `optimizer=adamw`.
+        protocol: "paper", or "sane" for running statistics and Eq. 5.
+
+    Raises:
+        OptionError: for an unknown name, an unknown setting, a value that a setting does not take, or overrides that
+            contradict each other.
+
+    >>> resolve("permuted-digits", "gpm", ["lr=0.1"]).options["lr"]
+    0.1
+    """
+    draft = _Draft(recipe(BENCHMARKS.name_of(benchmark), protocol), METHODS.name_of(method))
+    draft.apply(overrides)
+    return draft.settings(protocol)
 
 
 def describe(benchmark: str | None, method: str) -> list[Setting]:
-    """Every setting one can change, with what it is and what it may be; `None` describes a stream without a recipe."""
-    base = recipe(benchmark or f"{FALLBACK}.py:stream", "paper")
-    if benchmark is None and method not in base.methods:
-        raise not_without_benchmark(base, method)
-    draft = _Draft(base, method, "paper")
-    owners = {"stream": base.benchmark, "network": draft.values["network"]["name"], "training": "training"}
+    """Returns every setting that can be changed, with its value; without a benchmark, those of a user's own stream."""
+    draft = _Draft(recipe(benchmark) if benchmark else default_recipe(), method)
+    if benchmark:
+        draft.sections["stream"] = schema.stream_section(benchmark)
     lines = []
-    for section, settings in draft.known.items():
-        for name, (kind, default) in settings.items():
-            stated = name in draft.values[section]
-            value = draft.values[section][name] if stated else default
-            source = base.file if stated else f"default of {owners.get(section, method)}"
-            lines.append(Setting(_key(section, name), value, kind.words, source))
+    for where, section in draft.sections.items():
+        in_recipe = draft.base.section(where, method)
+        for name, (kind, default) in section.options.items():
+            value = draft.values[where].get(name, "required" if default is REQUIRED else default)
+            source = draft.base.file if name in in_recipe else f"default of {section.owner}"
+            lines.append(Setting(write_key(where, name), value, kind.words, source))
     return lines
 
 
 class _Draft:
     """Settings on their way from a recipe to a run."""
 
-    def __init__(self, base: Recipe, method: str, protocol: str) -> None:
-        if method not in base.methods:
-            raise not_on(base, method)
-        if "lr" not in base.methods[method]:
-            raise SettingsError(f"Recipe of {base.benchmark}: methods.{method} has no lr, which every method takes.")
-        self.base, self.method, self.protocol = base, method, protocol
+    def __init__(self, base: Recipe, method: str) -> None:
+        self.base, self.method = base, method
+        options = schema.method_section(base, method)
         self.values: dict[str, dict[str, Any]] = {
-            "options": deepcopy(base.methods[method]),
-            **{section: deepcopy(base.section(section, method)) for section in SECTIONS},
+            section: deepcopy(base.section(section, method)) for section in ("options", *SECTIONS)
         }
-        stream = known.stream_settings(base.benchmark)
-        self.any_stream_option = stream is None
-        self.known: dict[str, dict[str, Known]] = {
-            "options": known.method_settings(base, method),
-            "training": known.TRAINING,
-            "network": known.network_settings(self.values["network"]["name"]),
-            "stream": stream or {},
+        if method not in base.methods:
+            self.values["options"] = schema.default_options(options)
+        self.values["optimizer"].setdefault("name", schema.PLAIN_SGD)
+        own_stream = is_file_reference(base.benchmark)  # its file runs only if its options matter
+        self.sections: dict[str, Section] = {
+            "options": options,
+            "training": schema.training_section(),
+            **{part: schema.named_section(NAMED[part], self.values[part].get("name")) for part in NAMED},
+            "stream": Section(base.benchmark, {}) if own_stream else schema.stream_section(base.benchmark),
         }
+        self.stated = {section: set(values) for section, values in self.values.items()}
         for section, values in self.values.items():
-            for name, value in values.items():
-                values[name] = self._known(section, name, f"Recipe of {base.benchmark}").kind.check(
-                    _key(section, name), value, f"Recipe of {base.benchmark}: {_key(section, name)} = {value!r}"
-                )
+            for name in list(values):
+                self._check(section, name, f"{base.file}: {write_key(section, name)} = {values[name]!r}")
 
-    def override(self, overrides: Sequence[str]) -> _Draft:
-        parsed = [parse(override) for override in overrides]
-        # First, because which options there are depends on it.
+    def apply(self, overrides: Sequence[str]) -> None:
+        parsed = parse(overrides)
         for key, value, label in parsed:
-            if key == "network.name":
-                self._switch_network(value, label)
-        # All are put in before any is checked: a table may need several overrides to be whole.
+            section, _, name = key.partition(".")
+            if section in NAMED and name == "name" and value != self.values[section]["name"]:
+                self._switch(section, value, f"{label}: ")
+        if given := [key.removeprefix("stream.") for key, _, _ in parsed if key.startswith("stream.")]:
+            self.sections["stream"] = schema.stream_section(self.base.benchmark, given)
+        more = f"(remnant list settings {self.method} --benchmark {self.base.benchmark} shows all.)"
+        changes = [located(override, self.sections, more) for override in parsed]
+        refuse_contradictions(changes, self.sections)
         labels: dict[tuple[str, str], str] = {}
-        for key, value, label in parsed:
-            section, name, part = self._place(key, label)
-            labels[section, name] = " ".join(filter(None, (labels.get((section, name)), label)))
-            old = self.values[section].get(name)
-            put = with_part if name == "threshold" else with_layer
-            self.values[section][name] = put(old, part, value) if part else value
-        refuse_contradictions(parsed)
+        for (
+            section,
+            name,
+            part,
+            value,
+            label,
+        ) in changes:  # a table may need several, so all come before the first check
+            labels[section, name] = f"{labels.get((section, name), '')} {label}".strip()
+            values, kind = self.values[section], self.sections[section].options[name].kind
+            values[name] = merged(kind, values.get(name), part, value) if part else value
         for (section, name), label in labels.items():
             self._check(section, name, label)
-        return self
 
-    def finished(self) -> Settings:
-        self._early_stopping_is_whole()
-        return Settings(self.base.benchmark, self.method, self.protocol, **self.values)
-
-    def _switch_network(self, name: Any, label: str) -> None:
-        if str(name) not in known.networks():
-            raise SettingsError(f"{label}: no such network. {did_you_mean(str(name), known.networks())}")
-        if name != self.values["network"]["name"]:
-            # The recipe's other options described its own network; the new one starts from its defaults.
-            self.values["network"] = {"name": name}
-            self.known["network"] = known.network_settings(name)
-            self.values["options"].pop("layer_samples", None)  # of layers the new one does not have
-
-    def _place(self, key: str, label: str) -> tuple[str, str, str]:
-        """Section, name and part of a key: `threshold.start` is part `start` of the option `threshold`, `conv1` of
-        `alpha_start.conv1` a layer's."""
-        first, _, rest = key.partition(".")
-        if first in SECTIONS and rest:
-            self._known(first, rest, label)
-            return first, rest, ""
-        parts = rest in set().union(*THRESHOLD_FORMS) or rest.startswith("layers.")
-        if first == "threshold" and rest and not parts:
-            raise self._no_such("options", key, label)
-        table = rest and (first == "threshold" or first in known.PER_LAYER)
-        self._known("options", first if table else key, label)
-        return "options", first if table else key, rest if table else ""
-
-    def _known(self, section: str, name: str, label: str) -> Known:
-        if section == "stream" and self.any_stream_option:
-            if name == "seed":
-                raise SettingsError(
-                    f"{label}: a stream has the run's seed. Choose it with --seeds (2, is seed 2 alone)."
-                )
-            return known.own_option()
-        if name not in self.known[section]:
-            raise self._no_such(section, _key(section, name), label)
-        return self.known[section][name]
-
-    def _no_such(self, section: str, key: str, label: str) -> SettingsError:
-        owner = {"stream": self.base.benchmark, "network": self.values["network"]["name"], "training": "training"}
-        keys = {where: [_key(where, name) for name in settings] for where, settings in self.known.items()}
-        if "threshold" in self.known["options"]:
-            keys["options"] += [f"threshold.{part}" for form in THRESHOLD_FORMS for part in sorted(form)]
-        own = keys[key if key in SECTIONS else section]
-        near = _nearest(key, own) or _nearest(key, [each for others in keys.values() for each in others])
-        hint = f"Did you mean '{near}'?" if near else f"There are: {', '.join(own)}."
-        here = "" if is_own_stream(self.base.benchmark) else f" --benchmark {self.base.benchmark}"
-        return SettingsError(
-            f"{label}: no such setting of {owner.get(section, self.method)}. {hint}"
-            f"  (remnant list settings {self.method}{here} shows all.)"
-        )
+    def _switch(self, section: str, name: Any, label: str) -> None:
+        """Another network or optimizer starts from its own defaults: the recipe's options describe the old one."""
+        self.sections[section] = schema.named_section(NAMED[section], name, label)
+        self.values[section], self.stated[section] = {"name": name}, {"name"}
+        if section == "network":
+            for option, (kind, default) in self.sections["options"].options.items():
+                if kind.forms == (("*",),) and default is None:  # a table of layers that the new network does not have
+                    self.values["options"].pop(option, None)
 
     def _check(self, section: str, name: str, label: str) -> None:
-        kind, default = self._known(section, name, label)
-        if name not in self.values[section]:
-            return  # went with another number of early stopping
-        values, stated = self.values[section], self.base.section(section, self.method) if section in SECTIONS else {}
-        if kind.optional and values[name] == "none":
-            # Without one of its numbers there is no early stopping.
-            for gone in known.EARLY_STOPPING if name in known.EARLY_STOPPING else (name,):
-                values.pop(gone, None)
-            return
-        values[name] = kind.check(_key(section, name), values[name], label)
-        if section in ("stream", "network") and name not in stated and values[name] == default:
-            del values[name]  # says what is so anyway
+        values, option = self.values[section], self.sections[section].options.get(name)
+        if name not in values:
+            return  # removed with the rest of early stopping
+        if option is None:
+            raise OptionError(f"{label}: {self.sections[section].owner} has no such setting.")
+        kind, default = option
+        value = None if kind.optional and values[name] == "none" else values[name]
+        values[name] = kind.check(write_key(section, name), value, label)
+        if values[name] is None and name in EARLY_STOPPING and section == "training":
+            for each in EARLY_STOPPING:
+                values.pop(each, None)
+        elif values[name] == default and (values[name] is None or name not in self.stated[section]):
+            del values[name]
 
-    def _early_stopping_is_whole(self) -> None:
+    def settings(self, protocol: str) -> Settings:
         training = self.values["training"]
-        missing = [name for name in known.EARLY_STOPPING if name not in training]
-        if 0 < len(missing) < len(known.EARLY_STOPPING):
-            given = next(name for name in known.EARLY_STOPPING if name in training)
-            needs = " and ".join(f"training.{name}" for name in missing)
-            raise SettingsError(f"training.{given}={training[given]}: early stopping needs {needs} too.")
-
-
-def _key(section: str, name: str) -> str:
-    """How a person writes it: the method's own options have no section."""
-    return name if section == "options" else f"{section}.{name}"
-
-
-def _most_special_first(layer: tuple[str, float]) -> tuple[bool, int, str]:
-    pattern = layer[0]
-    return any(wild in pattern for wild in "*?["), -len(pattern), pattern
-
-
-def _nearest(key: str, keys: Sequence[str]) -> str | None:
-    """The key whose last word is nearest to this one's: `training.epochs` for `epoch`."""
-    by_last_word = {known_key.rpartition(".")[2]: known_key for known_key in reversed(keys)}
-    near = get_close_matches(key.rpartition(".")[2].lower(), by_last_word, n=1)
-    return by_last_word[near[0]] if near else None
+        missing = [f"training.{name}" for name in EARLY_STOPPING if name not in training]
+        if 0 < len(missing) < len(EARLY_STOPPING):
+            given = next(name for name in EARLY_STOPPING if name in training)
+            needed = " and ".join(missing)
+            raise OptionError(f"training.{given}={training[given]}: early stopping needs {needed} too.")
+        for where, section in self.sections.items():
+            for name, (kind, default) in section.options.items():
+                if default is REQUIRED and name not in self.values[where]:
+                    key = write_key(where, name)
+                    raise OptionError(
+                        f"{section.owner} needs a value for {key}, which has no default and is not in {self.base.file}. "
+                        f"Add --set {key}=… ({kind.words})."
+                    )
+        if self.values["optimizer"] == {"name": schema.PLAIN_SGD}:
+            self.values["optimizer"] = {}
+        return Settings(self.base.benchmark, self.method, protocol, **self.values)

@@ -1,130 +1,90 @@
-"""Which settings there are, what each may be and what it is when nobody says."""
+"""The settings of a run and the values they take, read from the signatures of its method, stream, network and optimizer."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from inspect import Parameter, signature
-from typing import Any, NamedTuple, get_type_hints
+import inspect
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-from . import catalogue
-from .catalogue import Option
-from .recipe import Recipe, is_own_stream
-from .types import Kind, annotated, anything, choice, each_layer, like, number, per_layer, threshold, whole
+from remnant.data import BENCHMARKS
+from remnant.methods import METHODS, OPTIMIZERS, Method
+from remnant.models import MODELS, Network
+from remnant.options import REQUIRED, Kind, Option, OptionError, Refused, anything, options_of, or_none
+from remnant.registry import Registry, UnknownNameError
+from remnant.training import Schedule
 
-UNSET: Any = object()
+from .recipe import Recipe
 
-
-class Known(NamedTuple):
-    kind: Kind
-    default: Any = UNSET
-
-
-TRAINING = {
-    "epochs": Known(whole(1)),
-    "batch": Known(whole(1)),
-    "evaluation_batch": Known(whole(1)),
-    # Early stopping: all three, or none of them.
-    "patience": Known(whole(1).or_none(), None),
-    "factor": Known(number(1, 1000, above=True).or_none(), None),
-    "lr_min": Known(number(0, 10, above=True).or_none(), None),
-}
-EARLY_STOPPING = ("patience", "factor", "lr_min")
-
-# Options of our methods. Any other, and one of these names that a recipe means otherwise, takes the type its recipe shows.
-OPTIONS: dict[str, Kind] = {
-    "lr": number(0, 10, above=True),
-    "samples": whole(1),
-    "layer_samples": per_layer(whole(1)),
-    "threshold": threshold(),
-    "rank_rule": choice(catalogue.rank_rules()),
-    "memory": whole(1),
-    "memory_batch": whole(1),
-    "memory_strength": number(0, 100),
-    "ridge": number(0, 1000),
-    "strength": number(0, 1e9),
-    "fisher_batch": whole(1),
-    "alpha_start": each_layer(number(0, 1e9, above=True)),
-    "alpha_decay": each_layer(number(0, 1, above=True)),
-    "s_max": number(1, 1e6),
-    "sparsity": number(0, 1e3),
-}
-PER_LAYER = {"layer_samples", "alpha_start", "alpha_decay"}  # tables by pattern of layer names
-
-# Bounds of the numbers in the signatures of streams and networks, which only give types.
-BOUNDS: dict[str, Kind] = {
-    "tasks": whole(1, 1000),
-    "classes": whole(2, 1000),
-    "sizes": whole(2, 1000),
-    "valid": number(0, 1, below=True),
-    "degrees": number(0, 360),
-    "order": whole(0, 4),
-    "width": whole(1, 10_000),
-    "hidden": whole(1),
-    "stem_stride": whole(1, 8),
-    "dropout": number(0, 1, below=True),
-}
-
-# Options that may follow the seed, with the number of values they go through. A seed is no setting, so all seeds of a run
-# share their settings and lie together.
-SEEDED = {("cifar100-superclass", "order"): 5}
+EARLY_STOPPING = ("patience", "factor", "lr_min")  # options of Schedule that are set together or not at all
+PLAIN_SGD = "sgd"
 
 
-def methods() -> set[str]:
-    """The names of all methods. Once they are loaded they are asked themselves: one may have been added."""
-    loaded = sys.modules.get("remnant.methods")
-    return {entry.name for entry in catalogue.methods()} if loaded is None else set(loaded.METHODS)
+class Section(NamedTuple):
+    """The settings that share a prefix such as `network.`, and the name of the network (method, stream, …) they belong to."""
+
+    owner: str
+    options: dict[str, Option]
 
 
-def method_settings(recipe: Recipe, method: str) -> dict[str, Known]:
-    return {key: Known(_kind(key, value)) for key, value in recipe.methods[method].items()}
+def find(registry: Registry[Any], name: Any, label: str = "", base: type = object) -> Any:
+    """Returns the thing called `name`; raises an OptionError that begins with `label` if it is missing or not a `base`."""
+    try:
+        found = registry[str(name)]
+    except UnknownNameError as error:
+        raise OptionError(f"{label}{error}") from error
+    if base is not object and not (isinstance(found, type) and issubclass(found, base)):
+        raise OptionError(f"{label}{name} is not a subclass of remnant's {base.__name__}.")
+    return found
 
 
-def _kind(key: str, value: Any) -> Kind:
-    kind = OPTIONS.get(key)
-    return kind if kind is not None and (key == "lr" or kind.is_form(value)) else like(value)
+def method_section(recipe: Recipe, method: str) -> Section:
+    """Returns the options of a method; raises an OptionError if the method makes no sense on the benchmark."""
+    found = find(METHODS, method, base=Method)
+    reason = recipe.without.get(method, "")
+    # A recipe with one method that needs the task has a head per task, and suits all such methods.
+    if found.needs_task and not any(METHODS[other].needs_task for other in recipe.methods if other in METHODS):
+        reason = f"{method} must be told the task at test time: it runs on streams with a head per task."
+    if reason:
+        there = ", ".join(sorted(recipe.methods))
+        raise OptionError(f"{recipe.benchmark} has no method '{method}'. {reason} {recipe.benchmark} has: {there}.")
+    options = options_of(found)
+    if "lr" not in options:
+        raise OptionError(
+            f"{method} has no option lr, which every method takes. Add `*, lr: float = 0.01` to its constructor, or "
+            "`**options` that it passes to super().__init__."
+        )
+    return Section(method, options)
 
 
-def networks() -> dict[str, dict[str, Option]]:
-    """The options of every network. Once the networks are loaded they are asked themselves: one may have been added."""
-    loaded = sys.modules.get("remnant.models.registry")
-    return (
-        catalogue.model_options()
-        if loaded is None
-        else {name: options_of(m.__init__) for name, m in loaded.MODELS.items()}
-    )
+def default_options(section: Section) -> dict[str, Any]:
+    """Returns all defaults that a settings file can hold, for a method that the recipe does not mention."""
+    values = {}
+    for name, (kind, default) in section.options.items():
+        with suppress(Refused):  # raised if there is no default, or if settings cannot hold it
+            values[name] = kind.read(default)
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def network_settings(name: str) -> dict[str, Known]:
-    """The options of the network called `name`, and its name."""
-    return {"name": Known(choice(list(networks()))), **_settings(networks()[name])}
+def stream_section(benchmark: str, given: Iterable[str] = ()) -> Section:
+    """Returns the options of a stream function, with those `given` if it takes any; a ready stream has none."""
+    function = find(BENCHMARKS, benchmark)
+    if not callable(function):
+        return Section(benchmark, {})
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    others = {name: Option(anything(), None) for name in given if takes_any}
+    return Section(benchmark, {**others, **options_of(function)})
 
 
-def stream_settings(benchmark: str) -> dict[str, Known] | None:
-    """The options of a built-in stream; None for a user's own, which knows them itself."""
-    if is_own_stream(benchmark):
-        return None
-    settings = _settings(catalogue.stream_options()[benchmark])
-    for (name, option), count in SEEDED.items():
-        if name == benchmark:
-            kind, default = settings[option]
-            settings[option] = Known(kind.or_word("seed", f"the seed mod {count}"), default)
-    return settings
+def named_section(registry: Registry[Any], name: Any, label: str = "") -> Section:
+    """Returns the name and the options of a network or optimizer."""
+    options = options_of(find(registry, name, label, Network if registry is MODELS else object))
+    default = PLAIN_SGD if registry is OPTIMIZERS else REQUIRED
+    allowed = Kind(f"{', '.join(registry)} or path/to/file.py:Name", str)
+    return Section(str(name), {"name": Option(allowed, default), **options})
 
 
-def own_option() -> Known:
-    return Known(anything())
-
-
-def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """The keyword-only arguments of a function that is loaded."""
-    hints = get_type_hints(function)
-    options = [o for o in signature(function).parameters.values() if o.kind is Parameter.KEYWORD_ONLY]
-    return {option.name: Option(hints.get(option.name, Any), option.default) for option in options}
-
-
-def _settings(options: dict[str, Option]) -> dict[str, Known]:
-    return {
-        name: Known(annotated(hint, BOUNDS.get(name)), list(default) if isinstance(default, tuple) else default)
-        for name, (hint, default) in options.items()
-    }
+def training_section() -> Section:
+    """Returns the fields of the training schedule. The learning rate is an option of the method."""
+    options = {name: option for name, option in options_of(Schedule).items() if name != "lr"}
+    return Section("training", options | {name: Option(or_none(options[name].kind), None) for name in EARLY_STOPPING})
