@@ -7,12 +7,9 @@ class DataError(UserError, ValueError):
     """Data that is missing, damaged or does not fit together. The message says how to fix it."""
 
 
-class MissingDataError(DataError, FileNotFoundError):
+class MissingDataError(DataError):
     """A dataset is not prepared on this machine."""
 
-    def __str__(self) -> str:  # FileNotFoundError would print errno and filename
-        return str(self.args[0])
 
-
-class MissingExtraError(DataError, ImportError):
+class MissingExtraError(DataError):
     """An optional package is not installed."""

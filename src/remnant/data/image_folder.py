@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from .errors import DataError
-from .own import Examples, Parts, assemble
 from .sets.readers.images import class_folders, decode, is_image
 from .stream import Head, Stream
-from .task import CPU
-from .task_builder import Rows, channels_first
+from .task import Split, Task
+from .task_builder import channels_first, hold_out, normalise
 
 Size = tuple[int, int] | None  # height, width
 Classes = dict[str, list[Path]]  # class → its images
@@ -24,25 +23,27 @@ def from_folder(path: str | PathLike[str], head: Head, size: Size, valid: float,
     folders = sorted(p for p in root.glob("*") if p.is_dir() and p.name.lower().startswith("task"))
     if not folders:
         raise DataError(f"{root} has no folders task01, task02, … with train/CLASS/ and test/CLASS/ of images in each.")
-    tasks = [_classes_of_parts(folder) for folder in folders]
-    file = next(iter(tasks[0]["train"].values()))[0]
+    found = [_classes_by_part(folder) for folder in folders]
+    file = next(iter(found[0]["train"].values()))[0]
     first = decode(file.read_bytes(), file, None, size)
     shape = (1 if first.ndim == 2 else 3, first.shape[0], first.shape[1])
-    everything = sorted({each for task in tasks for each in task["train"]})
-    parts: Parts = {"train": [], "valid": [], "test": []}
-    for folder, task in zip(folders, tasks, strict=True):
-        own = sorted(task["train"])
-        outputs = {each: i for i, each in enumerate(everything if head == "single" else own)}
-        for part, examples in parts.items():
-            made = _examples(task[part], outputs, shape, size, str(folder / part))
-            made.original = tuple(outputs[each] for each in own)
-            examples.append(made)
-    names = [folder.name for folder in folders]
-    shares, name = {"valid": valid}, name or root.name
-    return assemble(parts, shares, head=head, classes=None, names=names, name=name, seed=seed, purpose="validation")
+    all_classes = sorted({each for parts in found for each in parts["train"]})
+    tasks = []
+    for number, (folder, parts) in enumerate(zip(folders, found, strict=True)):
+        own = sorted(parts["train"])
+        outputs = {each: i for i, each in enumerate(all_classes if head == "single" else own)}
+        images = {part: [(f, outputs[c]) for c, files in parts[part].items() for f in files] for part in parts}
+        if not images["valid"]:
+            train, held = hold_out(np.arange(len(images["train"])), valid, seed, number)
+            images["valid"] = [images["train"][i] for i in held]
+            images["train"] = [images["train"][i] for i in train]
+        splits = {part: _split(each, shape, size) for part, each in images.items()}
+        tasks.append(Task(folder.name, len(own), **splits, labels=tuple(outputs[each] for each in own)))
+    sizes = (len(all_classes),) if head == "single" else tuple(task.classes for task in tasks)
+    return Stream(name or root.name, tuple(tasks), head, shape, sizes, seed)
 
 
-def _classes_of_parts(folder: Path) -> dict[str, Classes]:
+def _classes_by_part(folder: Path) -> dict[str, Classes]:
     """The classes in the train, valid and test folders of a task, checked."""
     parts = {part: _classes(folder / part) for part in ("train", "valid", "test")}
     for part in ("train", "test"):
@@ -59,23 +60,20 @@ def _classes(folder: Path) -> Classes:
     return {name: [folder / file for file in files] for name, files in class_folders(names).items()}
 
 
-def _examples(
-    classes: Classes, outputs: dict[str, int], shape: tuple[int, int, int], size: Size, where: str
-) -> Examples:
-    files = [file for each in classes.values() for file in each]
-    labels = torch.tensor([outputs[name] for name, each in classes.items() for _ in each], dtype=torch.int64)
+def _split(images: list[tuple[Path, int]], shape: tuple[int, int, int], size: Size) -> Split:
+    """A split of image files with their labels."""
+    channels, height, width = shape
 
-    def x(rows: Rows) -> Tensor:
-        channels, height, width = shape
-        pixels = np.empty((len(rows), height, width, *((3,) if channels == 3 else ())), np.uint8)
-        for i, row in enumerate(rows):
-            image = decode(files[row].read_bytes(), files[row], channels, size)
+    def x(device: torch.device) -> Tensor:
+        pixels = np.empty((len(images), height, width, *((3,) if channels == 3 else ())), np.uint8)
+        for i, (file, _) in enumerate(images):
+            image = decode(file.read_bytes(), file, channels, size)
             if image.shape[:2] != (height, width):
                 raise DataError(
-                    f"{files[row]} is {image.shape[0]} × {image.shape[1]}, the first image {height} × {width}. "
+                    f"{file} is {image.shape[0]} × {image.shape[1]}, the first image {height} × {width}. "
                     f"Pass size=({height}, {width}) to resize all images."
                 )
             pixels[i] = image
-        return channels_first(pixels, CPU)
+        return normalise(channels_first(pixels, device))
 
-    return Examples(where, len(files), shape, x, lambda: labels)
+    return Split(len(images), x, lambda: torch.tensor([label for _, label in images], dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Builds a user's own stream from arrays, torch Datasets or other lazily read examples."""
+"""Builds a user's own stream from arrays or torch Datasets."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Examples:
     x: Callable[[Rows], Tensor]
     y: Callable[[], Tensor]
     tokens: bool = False
-    outputs: int | None = None  # of the head; labels must lie below it
+    outputs: int = 0  # of the head; labels must lie below it
     original: tuple[int, ...] = ()  # the labels before relabelling
 
     def labels(self) -> Tensor:
         y = self.y()
-        if self.outputs is not None and len(y) and (int(y.min()) < 0 or int(y.max()) >= self.outputs):
-            wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
+        wrong = y[(y < 0) | (y >= self.outputs)]
+        if len(wrong):
             raise DataError(
-                f"{self.where}: label {wrong} lies outside the head, whose labels are 0 … {self.outputs - 1}."
+                f"{self.where}: label {int(wrong[0])} lies outside the head, whose labels are 0 … {self.outputs - 1}."
             )
         return y
 
@@ -57,16 +57,43 @@ class Examples:
 Parts = dict[str, list[Examples]]  # train, and test and valid where given; one entry per task
 
 
-def make_stream(read: Callable[[T, str], Examples], given: dict[str, Sequence[T] | float], **options: Any) -> Stream:
-    """The stream of the given parts, each one item per task that `read` turns into Examples, or a share of train."""
-    parts: Parts = {}
-    shares = {}
-    for part, value in given.items():
-        if isinstance(value, float | int):
-            shares[part] = float(value)
-        else:
-            parts[part] = [read(each, f"task {n}, {part}") for n, each in enumerate(value, 1)]
-    return assemble(parts, shares, **options)
+def make_stream(
+    read: Callable[[T, str], Examples],
+    given: dict[str, Sequence[T] | float],
+    head: Head,
+    classes: int | Sequence[int] | None,
+    names: Sequence[str] | None,
+    name: str,
+    seed: int,
+    relabel: bool = False,
+) -> Stream:
+    """Builds the stream of `given` train, test and valid parts.
+
+    A part is one item per task, which `read` turns into Examples, or the share of train to hold out.
+    """
+    shares = {part: float(value) for part, value in given.items() if isinstance(value, float | int)}
+    parts = {
+        part: [read(each, f"task {n}, {part}") for n, each in enumerate(value, 1)]
+        for part, value in given.items()
+        if not isinstance(value, float | int)
+    }
+    _check(parts, names)
+    if relabel:
+        _relabel(parts, head)
+    train = parts["train"]
+    sizes = _head_sizes(train, head, classes)
+    tasks = []
+    for t, examples in enumerate(train):
+        outputs = sizes[0] if head == "single" else sizes[t]
+        for each in parts.values():
+            each[t].outputs = outputs
+            if classes is None:
+                each[t].labels()
+        splits = _splits({part: each[t] for part, each in parts.items()}, shares, seed, t)
+        count = len(torch.unique(examples.y())) if head == "single" and classes is None else outputs
+        title = names[t] if names is not None else f"task {t + 1}"
+        tasks.append(Task(title, count, **splits, labels=examples.original or tuple(range(outputs))))
+    return Stream(name, tuple(tasks), head, train[0].shape, sizes, seed)
 
 
 def from_pair(pair: Pair, where: str) -> Examples:
@@ -142,45 +169,10 @@ def _relabel(parts: Parts, head: Head) -> None:
             examples.y, examples.original = (lambda y=y: y), tuple(classes.tolist())
 
 
-def assemble(
-    parts: Parts,
-    shares: dict[str, float],
-    *,
-    head: Head,
-    classes: int | Sequence[int] | None,
-    names: Sequence[str] | None,
-    name: str,
-    seed: int,
-    relabel: bool = False,
-    purpose: str = "held out",
-) -> Stream:
-    """The stream of the given parts; `shares` of train are held out, `purpose` names their random generator."""
-    train = parts["train"]
-    _check(parts, head, names)
-    if relabel:
-        _relabel(parts, head)
-    sizes = _head_sizes(train, head, classes)
-    tasks = []
-    for t, examples in enumerate(train):
-        outputs = sizes[0] if head == "single" else sizes[t]
-        for each in parts.values():
-            each[t].outputs = outputs
-            if classes is None:
-                each[t].labels()
-        order = generator(seed, purpose, t).permutation(examples.size)
-        splits = _splits({part: each[t] for part, each in parts.items()}, shares, order)
-        count = len(torch.unique(examples.y())) if head == "single" and classes is None else outputs
-        title = names[t] if names is not None else f"task {t + 1}"
-        tasks.append(Task(title, count, **splits, labels=examples.original or tuple(range(outputs))))
-    return Stream(name, tuple(tasks), head, train[0].shape, sizes, seed)
-
-
-def _check(parts: Parts, head: Head, names: Sequence[str] | None) -> None:
+def _check(parts: Parts, names: Sequence[str] | None) -> None:
     train = parts["train"]
     if not train:
         raise DataError("A stream needs at least one task.")
-    if head not in ("single", "multi"):
-        raise DataError(f"head={head!r}: a stream's head is 'single' or 'multi'.")
     if names is not None and len(names) != len(train):
         raise DataError(f"{len(names)} names for {len(train)} tasks.")
     for part, each in parts.items():
@@ -217,14 +209,14 @@ def _head_sizes(train: list[Examples], head: Head, classes: int | Sequence[int] 
     return tuple(inferred)
 
 
-def _splits(given: dict[str, Examples], shares: dict[str, float], order: Rows) -> dict[str, Split]:
-    """The splits of a task. A part without examples of its own is the next share of train, which is in random order."""
+def _splits(given: dict[str, Examples], shares: dict[str, float], seed: int, task: int) -> dict[str, Split]:
+    """The splits of a task; a part that was not given is a random share of train."""
     train, held = given["train"], 0
+    order = generator(seed, "held out", task).permutation(train.size)
     splits = {part: examples.split(np.arange(examples.size)) for part, examples in given.items()}
     for part, share in shares.items():
-        if part not in given or given[part].size == 0:
-            count = held_out_count(train.size, share, part)
-            splits[part], held = train.split(order[held : held + count]), held + count
+        count = held_out_count(train.size, share, part)
+        splits[part], held = train.split(order[held : held + count]), held + count
     if held:
         splits["train"] = train.split(order[held:])
     return splits

@@ -18,17 +18,14 @@ Head = Literal["single", "multi"]
 
 @dataclass(frozen=True, eq=False)
 class Stream(Sequence[Task]):
-    """Tasks in the order in which they are learned.
+    """Tasks in the order in which they are learned. `stream[0]`, `len(stream)` and iteration give the tasks.
 
     Attributes:
-        name: the name in tables and paths.
-        tasks: the tasks; `stream[0]`, `len(stream)` and iteration give them too.
         head: "multi" gives every task its own output layer, chosen by the number of the task; "single" has one output
             layer for all tasks and no hint of the task.
         input_shape: the shape of one example.
         head_sizes: the outputs of each head.
-        seed: the seed it was made with.
-        options: the options it was made with.
+        seed, options: what it was made from.
 
     Example:
         >>> import torch
@@ -102,19 +99,16 @@ class Stream(Sequence[Task]):
     ) -> Stream:
         """A stream of one `(x, y)` pair of arrays or tensors per task.
 
-        uint8 becomes float32 from 0 to 1, other numbers become float32, and int64 stays for tokens. Images are channels
-        first.
+        Images are channels first. uint8 becomes float32 from 0 to 1; int64 stays, for tokens; the rest becomes float32.
 
         Args:
             train: one pair per task.
-            test: one pair per task, or the share of `train` to hold out.
-            valid: the same for validation; without it there is no early stopping.
+            test, valid: one pair per task, or the share of `train` to hold out. Early stopping needs `valid`.
             head: "multi" or "single"; see Stream.
-            classes: the head sizes, one number or one per task, instead of reading them off the labels.
+            classes: the head sizes, one number or one per task. Without it they are read off the labels.
             relabel: number classes from 0 in sorted order; each task's own with "multi", all together with "single".
-            names: the names of the tasks.
-            name: the name of the stream.
-            seed: the seed that chooses the held-out examples.
+            names, name: the names of the tasks and of the stream.
+            seed: chooses the held-out examples.
 
         Example:
             >>> import torch
@@ -127,8 +121,7 @@ class Stream(Sequence[Task]):
         from .own import from_pair, make_stream
 
         given = {"train": train, "test": test, "valid": valid}
-        options = {"head": head, "classes": classes, "names": names, "name": name, "seed": seed}
-        return make_stream(from_pair, given, relabel=relabel, **options)
+        return make_stream(from_pair, given, head, classes, names, name, seed, relabel)
 
     @classmethod
     def from_datasets(
@@ -149,8 +142,7 @@ class Stream(Sequence[Task]):
 
         Args:
             train, test: one Dataset per task.
-            valid: one Dataset per task, or the share of `train` to hold out.
-            head, classes, names, name, seed: as in `from_arrays`.
+            valid, head, classes, names, name, seed: as in `from_arrays`.
 
         Example:
             >>> import torch
@@ -162,7 +154,7 @@ class Stream(Sequence[Task]):
         from .own import from_dataset, make_stream
 
         given = {"train": train, "test": test, "valid": valid}
-        return make_stream(from_dataset, given, head=head, classes=classes, names=names, name=name, seed=seed)
+        return make_stream(from_dataset, given, head, classes, names, name, seed)
 
     @classmethod
     def from_folder(
@@ -184,8 +176,7 @@ class Stream(Sequence[Task]):
             head: "multi" or "single"; with "single", folders of the same name are one class.
             size: (height, width) to resize all images to; without it, all must have the same size.
             valid: the share of train to hold out where a task has no `valid` folder.
-            name: the name of the stream, by default that of the folder.
-            seed: the seed that chooses the held-out examples.
+            name, seed: as in `from_arrays`; the default name is that of the folder.
 
         Example:
             >>> stream = Stream.from_folder("pictures", valid=0.1)  # doctest: +SKIP

@@ -18,16 +18,10 @@ CPU = torch.device("cpu")
 
 
 class Split:
-    """Examples and their labels.
+    """Examples `x` (N×…) and their labels `y` (N, int64), both made on first use.
 
-    Both are made on first use. Examples stay in memory up to `budget` bytes over all splits; beyond it, the split that was
-    used longest ago forgets its examples and makes them again on the next use. A tensor that is still referenced anywhere is
-    found again instead of made again. So ten permutations of one dataset do not become ten copies of it.
-
-    Attributes:
-        x (Tensor): the examples, N×…, on the CPU.
-        y (Tensor): the labels, N, int64.
-        budget (int): bytes of examples kept over all splits.
+    Splits keep at most `budget` bytes of examples in memory together; beyond that, the one used longest ago drops its
+    examples and makes them again on the next use. So ten permutations of a dataset do not become ten copies of it.
 
     Example:
         >>> split = Split.of(torch.rand(5, 3), torch.tensor([0, 1, 0, 1, 1]))
@@ -108,9 +102,8 @@ class Task:
     """One task of a stream.
 
     Attributes:
-        name: what a person calls it, such as "classes 0–9".
-        classes: the number of its classes.
-        train, valid, test: its splits; `valid` may be empty. Labels count from 0 in a multi-head stream and number the
+        classes: the number of classes.
+        train, valid, test: the splits; `valid` may be empty. Labels count from 0 in a multi-head stream and number the
             outputs of the one head in a single-head stream.
         labels: the numbers that the classes have in the original dataset.
 

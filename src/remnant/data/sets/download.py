@@ -35,9 +35,6 @@ def fetch(name: str, report: Report = lambda file, done, total: None) -> Path:
 
     Returns:
         The prepared file.
-
-    Raises:
-        DataError: no mirror delivered a file; the message says where to put it by hand.
     """
     entry = source(name)
     try:

@@ -10,17 +10,10 @@ from .store import check_arrays, data_root, prepared_path, write_prepared
 
 
 def add(name: str, path: str | PathLike[str]) -> Path:
-    """Prepares a dataset from its original files.
-
-    Args:
-        name: the dataset, such as "mnist".
-        path: the folder or archive that holds the files.
+    """Prepares a dataset, such as "mnist", from the folder or archive `path` that holds its original files.
 
     Returns:
-        The file that was written.
-
-    Raises:
-        DataError: files are missing, damaged or belong to another dataset; nothing is written then.
+        The file that was written. If the originals are missing, damaged or of another dataset, nothing is written.
     """
     entry, origin = source(name), Path(path).expanduser()
     if not origin.exists():

@@ -34,16 +34,18 @@ class Source:
     coarse: bool = False
 
 
-def _source(name: str, title: str, wanted: str, mirrors: list[str], coarse: bool = False, **lists: Any) -> Source:
-    files = tuple(
-        RemoteFile(urls=tuple(mirror + file["name"] for mirror in mirrors), **file) for file in lists["files"]
-    )
-    image, classes = tuple(lists["image"]), tuple(lists["classes"])
-    return Source(name, title, image, tuple(map(tuple, lists["counts"])), classes, wanted, files, coarse)
+def _source(name: str, entry: dict[str, Any]) -> Source:
+    mirrors, files = entry.pop("mirrors"), entry.pop("files")
+    remote = tuple(RemoteFile(urls=tuple(mirror + file["name"] for mirror in mirrors), **file) for file in files)
+    return Source(name, files=remote, **{key: _frozen(value) for key, value in entry.items()})
 
 
-SOURCES: dict[str, Source] = {
-    name: _source(name, **entry)
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+SOURCES = {
+    name: _source(name, entry)
     for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
 

@@ -101,32 +101,26 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_shapes(entry: Source, shapes: Shapes, where: object) -> None:
-    """Raises a DataError that says why arrays of these shapes are not this dataset."""
-    kinds = ("images", "labels", "coarse") if entry.coarse else ("images", "labels")
-    absent = [f"{part}_{kind}" for part in ("train", "test") for kind in kinds if f"{part}_{kind}" not in shapes]
-    if absent:
-        raise DataError(f"{where}: '{entry.name}' needs the arrays {', '.join(absent)}, which are not there.")
-    found = (shapes["train_images"][0], shapes["test_images"][0])
-    if found not in entry.counts:
-        wanted = " or ".join(f"{train:,} + {test:,}" for train, test in entry.counts)
-        raise DataError(
-            f"{where}: '{entry.name}' should have {wanted} images (train + test); "
-            f"{found[0]:,} + {found[1]:,} were found. A file may be missing or cut short."
-        )
-    for part, count in zip(("train", "test"), found, strict=True):
-        image = shapes[f"{part}_images"][1:]
-        if image != entry.image:
-            raise DataError(f"{where}: images are {image}, but '{entry.name}' has {entry.image}.")
-        for kind in kinds[1:]:
-            if shapes[f"{part}_{kind}"] != (count,):
-                raise DataError(f"{where}: {part}_{kind} has shape {shapes[f'{part}_{kind}']}, not ({count},).")
+def check_shapes(entry: Source, shapes: Shapes, where: object) -> int:
+    """The number of the edition (`entry.counts`) that has arrays of these shapes; a DataError if none has."""
+    label_kinds = ("labels", "coarse") if entry.coarse else ("labels",)
+    for number, counts in enumerate(entry.counts):
+        wanted: dict[str, tuple[int, ...]] = {}
+        for part, count in zip(("train", "test"), counts, strict=True):
+            wanted |= {f"{part}_images": (count, *entry.image)} | {f"{part}_{kind}": (count,) for kind in label_kinds}
+        if wanted.items() <= shapes.items():
+            return number
+    editions = " or ".join(f"{train:,} + {test:,}" for train, test in entry.counts)
+    found = ", ".join(f"{key} {' × '.join(map(str, shape))}" for key, shape in shapes.items())
+    raise DataError(
+        f"{where}: '{entry.name}' should have {editions} images (train + test) of {' × '.join(map(str, entry.image))} with "
+        f"their labels, but has {found}. A file may be missing or cut short."
+    )
 
 
 def check_arrays(entry: Source, arrays: Arrays, where: object) -> None:
     """Checks the shapes, and that both parts have every class."""
-    check_shapes(entry, {key: array.shape for key, array in arrays.items()}, where)
-    classes = entry.classes[entry.counts.index((len(arrays["train_images"]), len(arrays["test_images"])))]
+    classes = entry.classes[check_shapes(entry, {key: array.shape for key, array in arrays.items()}, where)]
     for part in ("train", "test"):
         if not np.array_equal(np.unique(arrays[f"{part}_labels"]), np.arange(classes)):
             raise DataError(
@@ -151,7 +145,6 @@ def load_dataset(name: str) -> Dataset:
 
     Raises:
         MissingDataError: it is not prepared on this machine; the message says how to get it.
-        DataError: there is no such dataset, or its file is damaged.
     """
     if name == "digits":
         from .readers.digits import read_digits
@@ -214,11 +207,5 @@ def _status(name: str) -> Status:
 
 
 def is_ready(name: str) -> bool:
-    """Whether a dataset can be loaded. Reads array headers only, and does not import scikit-learn."""
-    if name == "digits":
-        return find_spec("sklearn") is not None
-    try:
-        load_dataset(name)
-    except DataError:
-        return False
-    return True
+    """Whether a dataset can be loaded. Does not import scikit-learn."""
+    return find_spec("sklearn") is not None if name == "digits" else _status(name).ready

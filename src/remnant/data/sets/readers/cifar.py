@@ -10,29 +10,24 @@ from .tree import Arrays, Pixels, Tree
 
 
 def read_cifar10(tree: Tree, wanted: str) -> Arrays:
-    train = [_batch(tree, f"data_batch_{i}", wanted) for i in range(1, 6)]
-    test, where = _batch(tree, "test_batch", wanted)
-    return {
-        "train_images": np.concatenate([_images(*each) for each in train]),
-        "train_labels": np.concatenate([_labels(batch, "labels", where) for batch, where in train]),
-        "test_images": _images(test, where),
-        "test_labels": _labels(test, "labels", where),
-    }
+    files = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
+    return _read(tree, wanted, files, {"labels": "labels"})
 
 
 def read_cifar100(tree: Tree, wanted: str) -> Arrays:
+    files = {"train": ["train"], "test": ["test"]}
+    return _read(tree, wanted, files, {"labels": "fine_labels", "coarse": "coarse_labels"})
+
+
+def _read(tree: Tree, wanted: str, files: dict[str, list[str]], label_keys: dict[str, str]) -> Arrays:
     arrays = {}
-    for part in ("train", "test"):
-        batch, where = _batch(tree, part, wanted)
-        arrays[f"{part}_images"] = _images(batch, where)
-        arrays[f"{part}_labels"] = _labels(batch, "fine_labels", where)
-        arrays[f"{part}_coarse"] = _labels(batch, "coarse_labels", where)
+    for part, names in files.items():
+        batches = {f"{tree.where}: {name}": tree.need(wanted, name) for name in names}
+        content = [(where, read_pickle(data, where)) for where, data in batches.items()]
+        arrays[f"{part}_images"] = np.concatenate([_images(batch, where) for where, batch in content])
+        for kind, key in label_keys.items():
+            arrays[f"{part}_{kind}"] = np.concatenate([_labels(batch, key, where) for where, batch in content])
     return arrays
-
-
-def _batch(tree: Tree, name: str, wanted: str) -> tuple[dict[str, Any], str]:
-    where = f"{tree.where}: {name}"
-    return read_pickle(tree.need(wanted, name), where), where
 
 
 def _images(batch: dict[str, Any], where: str) -> Pixels:
