@@ -38,12 +38,7 @@ def warm_up(network: nn.Module) -> None:
             _warmed_up.add(type(network))
             with ThreadPoolExecutor() as pool:
                 for job in _jobs(network):
-                    pool.submit(_on, device, job)
-
-
-def _on(device: torch.device, job: Callable[[torch.device], None]) -> None:
-    with torch.cuda.device(device), torch.no_grad():
-        job(device)
+                    pool.submit(_run, job, device)
 
 
 def _jobs(network: nn.Module) -> Iterator[Callable[[torch.device], None]]:
@@ -53,6 +48,11 @@ def _jobs(network: nn.Module) -> Iterator[Callable[[torch.device], None]]:
     for norm, (operation, pooled, shape) in KERNELS.items():
         if norm in norms and pooled in pools:
             yield partial(_normalise, operation, shape)
+
+
+def _run(job: Callable[[torch.device], None], device: torch.device) -> None:
+    with torch.cuda.device(device), torch.no_grad():
+        job(device)
 
 
 def _normalise(operation: Any, shape: tuple[int, ...], device: torch.device) -> None:

@@ -169,12 +169,12 @@ def _moved(tensor: Tensor, device: Device) -> Tensor:
 @contextmanager
 def _evaluation_mode(logits: Logits) -> Iterator[None]:
     """Puts a module in evaluation mode, and restores each part afterwards: some parts may be frozen on purpose."""
-    modules = list(logits.modules()) if isinstance(logits, nn.Module) else []
-    training = [module.training for module in modules]
-    for module in modules[:1]:
-        module.eval()
+    modes: dict[nn.Module, bool] = {}
+    if isinstance(logits, nn.Module):
+        modes = {module: module.training for module in logits.modules()}
+        logits.eval()
     try:
         yield
     finally:
-        for module, was in zip(modules, training, strict=True):
-            module.training = was
+        for module, training in modes.items():
+            module.training = training
