@@ -26,18 +26,22 @@ T = TypeVar("T")
 
 @dataclass
 class Examples:
-    """The examples of one part of one task. Their number and shape are known; the tensors are made when called for."""
+    """The examples of one part of one task. Their number and shape are known; `read` gives the tensors x and y."""
 
     where: str  # for error messages
     size: int
     shape: tuple[int, ...]
-    x: Callable[[Rows], Tensor]
-    y: Callable[[], Tensor]
-    tokens: bool = False
+    tokens: bool
+    read: Callable[[], tuple[Tensor, Tensor]]
     outputs: int = 0  # of the head; labels must lie below it
-    original: tuple[int, ...] = ()  # the labels before relabelling
+    original: Tensor | None = None  # sorted labels, which are numbered from 0 instead
+
+    def y(self) -> Tensor:
+        y = self.read()[1]
+        return y if self.original is None else torch.searchsorted(self.original, y)
 
     def labels(self) -> Tensor:
+        """The labels, once they are known to lie within the head."""
         y = self.y()
         wrong = y[(y < 0) | (y >= self.outputs)]
         if len(wrong):
@@ -46,12 +50,18 @@ class Examples:
             )
         return y
 
-    def split(self, rows: Rows) -> Split:
+    def split(self, rows: Rows | None = None) -> Split:
+        """A split of all examples, or of the given rows."""
+        chosen = slice(None) if rows is None else torch.from_numpy(rows)
+
         def x(device: torch.device) -> Tensor:
             self.labels()  # refuses a wrong label before it reaches a loss
-            return _as_floats(self.x(rows).to(device))
+            values = self.read()[0][chosen].to(device)
+            if values.dtype == torch.uint8:
+                return values.to(torch.float32).mul_(1 / 255)
+            return values if values.dtype == torch.int64 else values.to(torch.float32)
 
-        return Split(len(rows), x, lambda: self.labels()[torch.from_numpy(rows)].to(CPU))
+        return Split(self.size if rows is None else len(rows), x, lambda: self.labels()[chosen].to(CPU))
 
 
 Parts = dict[str, list[Examples]]  # train, and test and valid where given; one entry per task
@@ -92,7 +102,8 @@ def make_stream(
         splits = _splits({part: each[t] for part, each in parts.items()}, shares, seed, t)
         count = len(torch.unique(examples.y())) if head == "single" and classes is None else outputs
         title = names[t] if names is not None else f"task {t + 1}"
-        tasks.append(Task(title, count, **splits, labels=examples.original or tuple(range(outputs))))
+        labels = range(outputs) if examples.original is None else examples.original.tolist()
+        tasks.append(Task(title, count, **splits, labels=tuple(labels)))
     return Stream(name, tuple(tasks), head, train[0].shape, sizes, seed)
 
 
@@ -104,27 +115,25 @@ def from_pair(pair: Pair, where: str) -> Examples:
         raise DataError(f"{where}: x has shape {tuple(x.shape)}; expected one row, or one image, per example.")
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} examples but {len(y)} labels.")
-    return Examples(where, len(y), tuple(x.shape[1:]), lambda rows: _select(x, rows), lambda: y, x.dtype == torch.int64)
+    return Examples(where, len(y), tuple(x.shape[1:]), x.dtype == torch.int64, lambda: (x, y))
 
 
 def from_dataset(dataset: TorchExamples, where: str) -> Examples:
     if not hasattr(dataset, "__len__"):
         raise DataError(f"{where}: {type(dataset).__name__} has no length; only map-style Datasets can be used.")
     size = len(dataset)
-    if size == 0:
-        return Examples(where, 0, (), lambda rows: torch.empty(0), lambda: torch.empty(0, dtype=torch.int64))
-    first = _example(dataset, 0, where)[0]
+    first = _example(dataset, 0, where)[0] if size else torch.empty(0)
 
     @cache
-    def both() -> tuple[Tensor, Tensor]:
+    def read() -> tuple[Tensor, Tensor]:
         examples = [_example(dataset, i, where) for i in range(size)]
         for i, (x, _) in enumerate(examples):
             if x.shape != first.shape:
                 raise DataError(f"{where}: example {i} has shape {tuple(x.shape)}, the first {tuple(first.shape)}.")
-        return torch.stack([x for x, _ in examples]), _labels(np.array([int(y) for _, y in examples]), where)
+        x = torch.stack([x for x, _ in examples]) if examples else first
+        return x, _labels(np.array([int(y) for _, y in examples], np.int64), where)
 
-    tokens = first.dtype == torch.int64
-    return Examples(where, size, tuple(first.shape), lambda rows: _select(both()[0], rows), lambda: both()[1], tokens)
+    return Examples(where, size, tuple(first.shape), first.dtype == torch.int64, read)
 
 
 def _example(dataset: TorchExamples, i: int, where: str) -> tuple[Tensor, Any]:
@@ -137,13 +146,6 @@ def _example(dataset: TorchExamples, i: int, where: str) -> tuple[Tensor, Any]:
     return torch.as_tensor(item[0]), item[1]
 
 
-def _select(x: Tensor, rows: Rows) -> Tensor:
-    """The rows of a tensor, without a copy if they are all of them in order."""
-    if len(rows) == len(x) and np.array_equal(rows, np.arange(len(x))):
-        return x
-    return x[torch.from_numpy(rows).to(x.device)]
-
-
 def _labels(y: Any, where: str) -> Tensor:
     labels = torch.as_tensor(y)
     if labels.ndim != 1:
@@ -153,20 +155,13 @@ def _labels(y: Any, where: str) -> Tensor:
     return labels.to(torch.int64)
 
 
-def _as_floats(x: Tensor) -> Tensor:
-    if x.dtype == torch.uint8:
-        return x.to(torch.float32).mul_(1 / 255)
-    return x if x.dtype == torch.int64 else x.to(torch.float32)
-
-
 def _relabel(parts: Parts, head: Head) -> None:
     """Numbers classes from 0 in sorted order: per task in a multi-head stream, over all tasks in a single-head one."""
     tasks = [list(task) for task in zip(*parts.values(), strict=True)]
     for members in [[each for task in tasks for each in task]] if head == "single" else tasks:
         classes = torch.unique(torch.cat([examples.y() for examples in members]))
         for examples in members:
-            y = torch.searchsorted(classes, examples.y())
-            examples.y, examples.original = (lambda y=y: y), tuple(classes.tolist())
+            examples.original = classes
 
 
 def _check(parts: Parts, names: Sequence[str] | None) -> None:
@@ -213,7 +208,7 @@ def _splits(given: dict[str, Examples], shares: dict[str, float], seed: int, tas
     """The splits of a task; a part that was not given is a random share of train."""
     train, held = given["train"], 0
     order = generator(seed, "held out", task).permutation(train.size)
-    splits = {part: examples.split(np.arange(examples.size)) for part, examples in given.items()}
+    splits = {part: examples.split() for part, examples in given.items()}
     for part, share in shares.items():
         count = held_out_count(train.size, share, part)
         splits[part], held = train.split(order[held : held + count]), held + count
