@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from remnant import GPM
+from remnant.memory import StepProjector
 
 Factory = Callable[[Any], Optimizer]
 
@@ -75,7 +76,7 @@ def train(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, steps: i
 
 def leaks(memory: GPM, before: dict[str, Tensor]) -> dict[str, float]:
     """‖(W−W₀)·M‖/‖W−W₀‖ written out plainly, apart from the library's own verify()."""
-    parameters = dict(memory.model.named_parameters())
+    parameters = dict(memory._model.named_parameters())
     found = {}
     for name, subspaces in memory.subspaces.items():
         weight, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
@@ -228,7 +229,7 @@ def test_bf16_weights_leak_no_more_than_their_rounding(name: str) -> None:
 
 def test_frozen_parts_hold_still_bit_for_bit() -> None:
     memory, before, _ = learn_two(OPTIMIZERS["adamw"], torch.float32, bias="freeze")
-    now = dict(memory.model.named_parameters())
+    now = dict(memory._model.named_parameters())
     for name in ("norm.weight", "norm.bias", "conv1.bias", "fc.bias"):
         assert torch.equal(now[name], before[name]), name
 
@@ -282,7 +283,7 @@ def test_gradients_held_apart_are_projected_as_those_in_grad(bias: str) -> None:
         zip(model.parameters(), torch.autograd.grad(losses(model, x, y), list(model.parameters())), strict=True)
     )
     before = {p: p.grad.clone() for p in model.parameters() if p.grad is not None}
-    for parameter, gradient in memory.project_gradients(apart).items():
+    for parameter, gradient in StepProjector(memory).project(apart).items():
         assert torch.allclose(gradient, before[parameter], atol=1e-6)
         assert parameter.grad is not None
         assert torch.equal(parameter.grad, before[parameter])

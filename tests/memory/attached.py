@@ -17,7 +17,7 @@ def train_attached(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
     lr: float = 0.05,
 ) -> None:
-    chosen = memory.attach(optimizer(memory.model.parameters(), lr=lr))
+    chosen = memory.attach(optimizer(memory._model.parameters(), lr=lr))
     for _ in range(steps):
         chosen.zero_grad()
         loss().backward()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 
 
 def test_an_optimizer_without_the_protected_weights_is_refused(memory: GPM, net: Net) -> None:
-    with pytest.raises(ValueError, match="holds none of the protected weights"):
+    with pytest.raises(ValueError, match="trains none of the protected weights"):
         memory.attach(adamw(copy.deepcopy(net)))
 
 
@@ -36,7 +36,7 @@ def test_a_detached_optimizer_is_free_and_the_memory_notices(memory: GPM, net: N
     train(net, optimizer, data())
     with pytest.raises(LeakError, match=r"'hidden'.*attached"):
         memory.verify()
-    with pytest.warns(UserWarning, match=r"changed inside what earlier tasks use: .*hidden"):
+    with pytest.warns(UserWarning, match=r"changed inside the subspaces of earlier tasks: .*hidden"):
         memory.consolidate(data())
     memory.verify()  # from here on, a new start
 

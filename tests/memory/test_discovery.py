@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from two_heads import TwoHeads
 
 from remnant import GPM, UnsupportedError
+from remnant.memory import StepProjector
 
 
 class WithToken(nn.Module):
@@ -63,9 +64,11 @@ def test_what_nothing_covers_is_frozen_or_free_as_decided(decision: str) -> None
     started = model.cls_token.detach().clone()
     train_attached(memory, lambda: model(x).square().sum())
     assert not torch.equal(model.cls_token, started), "nothing is held before the first task is remembered"
-    assert memory.frozen_parameters == []
+    assert StepProjector(memory).frozen_parameters == []
     memory.consolidate(x)
-    assert [id(p) for p in memory.frozen_parameters] == ([id(model.cls_token)] if decision == "freeze" else [])
+    assert [id(p) for p in StepProjector(memory).frozen_parameters] == (
+        [id(model.cls_token)] if decision == "freeze" else []
+    )
     started = model.cls_token.detach().clone()
     train_attached(memory, lambda: (model(x) - 1).square().sum())
     assert torch.equal(model.cls_token, started) == (decision == "freeze")
@@ -93,9 +96,9 @@ def test_a_lazy_layer_is_refused_until_it_has_a_shape() -> None:
 
 
 def test_a_model_with_nothing_to_protect_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="Nothing to protect"):
+    with pytest.raises(UnsupportedError, match="nothing to protect"):
         GPM(nn.LayerNorm(3))
-    with pytest.raises(UnsupportedError, match="Nothing to protect"):
+    with pytest.raises(UnsupportedError, match="nothing to protect"):
         GPM(nn.Linear(3, 3).requires_grad_(False))
 
 

@@ -10,7 +10,7 @@ from attached import train_attached
 from torch import Tensor, nn
 
 from remnant import GPM
-from remnant.memory.layers.registry import views_of
+from remnant.memory import StepProjector, views_of
 from remnant.memory.projection import Projection
 
 IMAGES = ((nn.Conv2d, torch.channels_last), (nn.Conv3d, torch.channels_last_3d))
@@ -62,10 +62,11 @@ def test_gradients_held_apart_come_out_laid_out_as_the_weight_is(
     memory = GPM(net, threshold=0.9)
     memory.consolidate(examples(kind, 1))
     gradients: dict[Tensor, Tensor] = {p: torch.randn_like(p) for p in net.parameters()}
-    expected = memory.project_gradients(dict(gradients))
+    projector = StepProjector(memory)
+    expected = projector.project(dict(gradients))
     net.to(memory_format=layout)  # type: ignore[call-overload]
     laid_out = {p: gradient.contiguous(memory_format=layout) for p, gradient in gradients.items()}
-    for weight, found in memory.project_gradients(laid_out).items():
+    for weight, found in projector.project(laid_out).items():
         torch.testing.assert_close(found, expected[weight])
     assert laid_out[net[0].weight].stride() == net[0].weight.stride() != gradients[net[0].weight].stride()
 
@@ -79,7 +80,7 @@ def test_a_matrix_is_a_view_in_the_order_of_memory(kind: type[nn.Module], layout
     matrix = view.matrix(gradient, channels_last=True)
     assert matrix.data_ptr() == gradient.data_ptr()
     assert torch.equal(view.tensor(matrix, channels_last=True), gradient)
-    assert torch.equal(view.matrix(gradient)[:, :, view.last_order], matrix)
+    assert torch.equal(view.matrix(gradient)[:, :, view.channels_last_order], matrix)
 
 
 @pytest.mark.parametrize(("kind", "layout"), IMAGES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 from collections.abc import Callable
@@ -12,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from bitwise import frozen_copy, same
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from small_net import Net, data
-from torch import Tensor, nn
+from torch import nn
 
 from remnant import GPM, StateError
-from remnant.memory import storage
+from remnant.files import write_file
+from remnant.memory import codec
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 
@@ -40,23 +41,27 @@ def test_a_single_flipped_bit_is_noticed(memory: GPM, net: Net, tmp_path: Path, 
     tensors = 8 + int.from_bytes(content[:8], "little")  # behind the header
     content[tensors + int((len(content) - 1 - tensors) * place)] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StateError, match="damaged: it is not what was written"):
+    with pytest.raises(StateError, match="content has changed since it was written"):
         GPM.load(path, net)
 
 
-def test_a_file_from_before_there_were_checksums_is_read(memory: GPM, net: Net, tmp_path: Path) -> None:
-    memory.save(tmp_path / "memory")
-    rewritten(tmp_path / "memory", lambda header, tensors: None)
-    assert GPM.load(tmp_path / "memory", net).tasks == memory.tasks
+def test_a_file_without_a_checksum_is_refused(memory: GPM, net: Net, tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    memory.save(path)
+    with safe_open(path, framework="pt") as file:
+        words = {key: text for key, text in file.metadata().items() if key != codec.CHECKSUM}
+    save_file(load_file(path), path, words)
+    with pytest.raises(StateError, match="checksum"):
+        GPM.load(path, net)
 
 
 def test_a_foreign_file_is_refused(net: Net, tmp_path: Path) -> None:
     path = tmp_path / "file"
     save_file(net.state_dict(), path)
-    with pytest.raises(StateError, match=r"not written by GPM\.save"):
+    with pytest.raises(StateError, match=r"not .*GPM\.save\(\) wrote: it is a safetensors file of another program"):
         GPM.load(path, net)
     path.write_text("threshold = 0.97\n")
-    with pytest.raises(StateError, match="not a whole safetensors file"):
+    with pytest.raises(StateError, match="not a safetensors file"):
         GPM.load(path, net)
     with pytest.raises(FileNotFoundError):
         GPM.load(tmp_path / "missing", net)
@@ -79,34 +84,38 @@ def test_a_pickle_is_refused_and_never_run(net: Net, tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], None]) -> None:
-    """The file with its header or its tensors changed."""
-    header, tensors = storage.read(path)
-    change(header, tensors)
-    save_file(tensors, path, {storage.KEY: json.dumps(header)})
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes the state in a file, and its checksum with it."""
+    state = codec.read(path)
+    change(state)
+    write_file(path, *codec.pack(state))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header, _: header.update(version=99), "version 99.*reads version 1"),
-        (lambda header, _: header.pop("version"), "version None"),
-        (lambda header, _: header.pop("settings"), "damaged"),
-        (lambda header, _: header.pop("layers"), "damaged"),
-        (lambda header, _: header.update(tasks="many"), "damaged"),
-        (lambda header, _: header["settings"].update(colour="red"), "does not fit"),
-        (lambda header, _: header["settings"].update(threshold={"odd": 1}), "damaged"),
-        (lambda header, _: header["layers"]["out"].pop("added"), "damaged"),
-        (lambda header, _: header["layers"].pop("out"), "damaged"),
-        (lambda _, tensors: tensors.pop("layers/out/0/basis"), "damaged"),
-        (lambda _, tensors: tensors.pop("anchors/out.weight"), "out.weight"),
-        (lambda _, tensors: tensors.update({"anchors/out.weight": torch.zeros(2, 2)}), "out.weight"),
-        (lambda _, tensors: tensors.update({"layers/out/0/basis": torch.zeros(5, 2)}), "damaged"),
-        (lambda _, tensors: tensors.update({"odd": torch.zeros(1)}), "damaged"),
-        (lambda _, tensors: tensors.pop("statistics/norm.running_mean"), "norm.running_mean"),
-        (lambda _, tensors: tensors.update({"statistics/norm.running_mean": torch.zeros(9)}), "norm.running_mean"),
+        (lambda state: state.update(version=99), "version 99.*reads version 2"),
+        (lambda state: state.pop("version"), "damaged"),
+        (lambda state: state.pop("settings"), r"not written by GPM\.save"),
+        (lambda state: state.update(settings=[1]), r"not written by GPM\.save"),
+        (lambda state: state.pop("layers"), "damaged"),
+        (lambda state: state.update(tasks="many"), "damaged"),
+        (lambda state: state["settings"].update(colour="red"), "does not fit"),
+        (lambda state: state["settings"].pop("threshold"), r"not written by GPM\.save"),
+        (lambda state: state["settings"].update(threshold={"odd": 1}), "does not fit"),
+        (lambda state: state["layers"]["out"].pop("added"), "damaged"),
+        (lambda state: state["layers"].pop("out"), "another model.*out"),
+        (lambda state: state["layers"]["out"]["subspaces"][0].clear(), "damaged"),
+        (lambda state: state["layers"]["out"]["subspaces"][0].update(basis=torch.zeros(5, 2)), "damaged"),
+        (lambda state: state["layers"]["out"]["subspaces"].append({}), "damaged"),
+        (lambda state: state["anchors"].pop("out.weight"), "out.weight"),
+        (lambda state: state["anchors"].update({"out.weight": torch.zeros(2, 2)}), "out.weight"),
+        (lambda state: state["anchors"].update({"out.weight": "odd"}), "damaged"),
+        (lambda state: state["anchors"].update(odd=torch.zeros(1)), "another model.*odd"),
+        (lambda state: state["buffers"].pop("norm.running_mean"), "norm.running_mean"),
+        (lambda state: state["buffers"].update({"norm.running_mean": torch.zeros(9)}), "norm.running_mean"),
+        (lambda state: state.pop("kept_in_eval"), "damaged"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_damaged_or_newer_file_is_refused(
     memory: GPM, net: Net, tmp_path: Path, change: Callable[..., None], message: str
@@ -118,13 +127,25 @@ def test_a_damaged_or_newer_file_is_refused(
         GPM.load(path, net)
 
 
-def test_a_file_with_a_broken_header_is_refused(net: Net, tmp_path: Path) -> None:
-    save_file({"a": torch.zeros(1)}, tmp_path / "memory", {storage.KEY: "{not json"})
-    with pytest.raises(StateError, match="damaged"):
+@pytest.mark.parametrize("words", ["{not json", "[1]"])
+def test_a_file_with_a_broken_header_is_refused(net: Net, tmp_path: Path, words: str) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "memory", {codec.STATE: words})
+    with pytest.raises(StateError, match="checksum"):
         GPM.load(tmp_path / "memory", net)
-    save_file({"a": torch.zeros(1)}, tmp_path / "memory", {storage.KEY: "[1]"})
-    with pytest.raises(StateError, match="damaged"):
-        GPM.load(tmp_path / "memory", net)
+
+
+def test_a_newer_format_and_a_state_of_something_else_are_refused(
+    memory: GPM, net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "memory"
+    write_file(path, *codec.pack({"step": 3}))
+    with pytest.raises(StateError, match="another state than a memory"):
+        GPM.load(path, net)
+    monkeypatch.setattr(codec, "VERSION", 7)
+    memory.save(path)
+    monkeypatch.undo()
+    with pytest.raises(StateError, match="version 7 of the format; this release reads version 1"):
+        GPM.load(path, net)
 
 
 def test_the_state_of_another_model_is_refused_and_changes_nothing(memory: GPM, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_the_forecast_counts_every_full_layer(model: nn.Module, full: list[str],
 def test_before_the_first_task_nothing_is_said_to_be_held(model: nn.Module) -> None:
     memory = GPM(model, threshold=0.5)
     assert "Held fixed from the second task on: 2 parameter(s)" in str(memory.report())
-    assert str(memory.verify()) == "No task is remembered yet, so there is nothing that could have moved."
+    assert str(memory.verify()) == "No task is remembered yet, so nothing could have moved."
     memory.consolidate(torch.randn(50, 4))
     assert "Held fixed since the first task: 2 parameter(s)" in str(memory.report())
     assert str(memory.verify()).startswith("layer ")

@@ -20,7 +20,7 @@ def memory(request: pytest.FixtureRequest) -> GPM:
     first = nn.Embedding(9, 6) if one_hot else nn.Linear(9, 6, bias=False)
     memory = GPM(nn.Sequential(first, nn.Linear(6, 2)), threshold=1.0)
     memory.consolidate(torch.arange(4) if one_hot else torch.randn(20, 4) @ torch.randn(4, 9))
-    memory.attach(torch.optim.SGD(memory.model.parameters(), lr=0.01))
+    memory.attach(torch.optim.SGD(memory._model.parameters(), lr=0.01))
     return memory
 
 
@@ -32,11 +32,11 @@ def held(memory: GPM) -> Subspace:
 
 def step(memory: GPM) -> Tensor:
     """By how much a step moved the first weight, outputs × inputs."""
-    first = next(memory.model.children())
+    first = next(memory._model.children())
     before = first.weight.detach().clone()
-    memory.model.zero_grad()
+    memory._model.zero_grad()
     one_hot = isinstance(first, nn.Embedding)
-    memory.model(torch.arange(9) if one_hot else torch.randn(32, 9)).square().sum().backward()
+    memory._model(torch.arange(9) if one_hot else torch.randn(32, 9)).square().sum().backward()
     memory._attached[0].optimizer.step()
     change = first.weight.detach() - before
     return change.mT if one_hot else change

@@ -24,15 +24,15 @@ def taught(model: nn.Module, x: Tensor) -> GPM:
 
 
 def gradients(memory: GPM, x: Tensor, rows: int | None) -> list[Tensor]:
-    parameters = list(memory.model.parameters())
+    parameters, projector = list(memory._model.parameters()), StepProjector(memory)
 
     def computed() -> list[Tensor]:
-        found = torch.autograd.grad(memory.model(x).square().sum(), parameters)
-        return list(memory.project_gradients(dict(zip(parameters, found, strict=True))).values())
+        found = torch.autograd.grad(memory._model(x).square().sum(), parameters)
+        return list(projector.project(dict(zip(parameters, found, strict=True))).values())
 
     if rows is None:
         return computed()
-    with memory.inputs_projected(rows):
+    with projector.through_inputs(rows):
         return computed()
 
 
@@ -70,7 +70,7 @@ def test_others_are_projected_as_ever(layer: nn.Module) -> None:
 def test_outside_the_block_the_model_is_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(6, 30, bias=False))
     memory = taught(model, torch.randn(2, 6))
-    with pytest.raises(RuntimeError), memory.inputs_projected(4):
+    with pytest.raises(RuntimeError), StepProjector(memory).through_inputs(4):
         model(torch.randn(4, 7))
     assert "forward" not in vars(model[0])
     x, parameters = torch.randn(4, 6), list(model.parameters())

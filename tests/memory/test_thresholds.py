@@ -27,7 +27,7 @@ def test_a_threshold_outside_zero_to_one_is_refused_at_once(net: Net, value: Any
 
 @pytest.mark.parametrize("value", [0.0, 1.5, float("nan"), None], ids=repr)
 def test_a_threshold_function_that_strays_is_named_and_nothing_is_lost(memory: GPM, value: Any) -> None:
-    memory = GPM(memory.model, threshold=lambda layer, task: value if (layer, task) == ("out", 1) else 0.9)
+    memory = GPM(memory._model, threshold=lambda layer, task: value if (layer, task) == ("out", 1) else 0.9)
     memory.consolidate(data())
     before = frozen_copy(memory.state_dict())
     with pytest.raises(ValueError, match=r"threshold\('out', 1\).*\(0, 1\]"):

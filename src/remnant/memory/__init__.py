@@ -5,8 +5,7 @@ from .audit.verification import Verification
 from .drift import activation_drift
 from .errors import ConsolidationError, LeakError, StateError, UnsupportedError
 from .gpm import GPM
-from .layers.norm import keep_in_eval_mode
-from .layers.registry import LayerView, is_norm, register_layer, views_of
+from .layers import LayerView, is_norm, keep_in_eval_mode, register_layer, views_of
 from .patterns import by_layer
 from .precision import full_precision
 from .report import MemoryReport

@@ -1,15 +1,14 @@
 """How far a network's layers have moved for the inputs of an old task: the paper's interference activation."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .discovery import Selection, discover, unwrap
+from .discovery import discover, unwrap
 from .histogram import Histogram
+from .patterns import Selection
 from .precision import full_precision
 from .protected import ProtectedWeight
 from .record.recorder import record_rows
@@ -22,38 +21,46 @@ def activation_drift(
     batches: Iterable[tuple[object, ...]],
     layers: Collection[str] | None = None,
 ) -> dict[str, Histogram]:
-    """Layer → the histogram of ΔW_{τ→T}·x_τ, every output of every row a value (Sec. 7, "Controlling Forgetting", Eq. 11).
+    """Measures ΔW_{τ→T}·x_τ, the change of each layer's outputs for an old task's inputs (Eq. 11).
 
-    ΔW_{τ→T} = W_T − W_τ: what the weights are now, less what they were after task τ, a bias being the weight of an input
-    that is always 1. x_τ: the layer's inputs for task τ's data, as the network of task τ saw them. They come from its
-    weights, not from today's, so that a layer is not charged with what layers before it have moved.
+    ΔW_{τ→T} = W_T − W_τ is the change of the weights since task τ; a bias counts as the weight of an input of 1. x_τ are the
+    layer's inputs in the network of task τ, so that a layer is not blamed for the changes of the layers before it.
 
-    `before` is the model's state_dict after task τ, each batch the arguments of its forward, `layers` the names of those to
-    look at (default: all that have a rule). A layer that no batch reaches is left out.
+    Args:
+        model: The network after task T.
+        before: Its state_dict after task τ.
+        batches: Task τ's data, each batch as a tuple of arguments for the model.
+        layers: The names of the layers to measure; all that have a rule by default.
+
+    Returns:
+        Layer → histogram of the changes, one value per row and output. Layers that no batch reaches are left out.
+
+    Raises:
+        ValueError: If `before` is not a state_dict of this model, or a change is not finite.
     """
     model = unwrap(model)
     now = dict([*model.named_parameters(), *model.named_buffers()])
     if missing := [name for name, _ in model.named_parameters() if name not in before]:
         raise ValueError(f"`before` has no {missing[0]!r}: it must be a state_dict of this model.")
-    # Laid out as today's: the same numbers are then computed in the same way, wherever `before` was kept meanwhile.
+    # Copies with today's memory layout, so that equal numbers are computed in the same way.
     then = {name: torch.empty_like(tensor).copy_(before[name]) for name, tensor in now.items() if name in before}
     anchors = {now[name]: tensor for name, tensor in then.items()}
     found = discover(model, Selection(None, ()), bias="augment", norm="free", unsupported="free").weights
     weights = [weight for weight in found if layers is None or weight.name in layers]
-    moved = {weight.name: _Moved(weight, weight.difference(anchors)) for weight in weights}
-    record_rows(model, weights, moved, batches, lambda network, batch: functional_call(network, then, batch))
-    return {name: each.histogram for name, each in moved.items() if each.heard}
+    changes = {weight.name: _OutputChanges(weight, weight.difference(anchors)) for weight in weights}
+    record_rows(model, weights, changes, batches, lambda network, batch: functional_call(network, then, batch))
+    return {name: change.histogram for name, change in changes.items() if change.reached}
 
 
-class _Moved:
-    """ΔW of one weight, and how often ΔW·x was how large over the rows x it is given."""
+class _OutputChanges:
+    """Counts the values of ΔW·x over the rows x that it receives."""
 
     def __init__(self, weight: ProtectedWeight, change: Tensor) -> None:
         self.one_hot, self.change = weight.view.one_hot, change
         self.histogram = Histogram()
-        self.heard = False
+        self.reached = False
 
     def add(self, rows: Tensor) -> None:
-        self.heard = True
+        self.reached = True
         with full_precision(self.change.device):
             self.histogram.add(self.change[0][:, rows] if self.one_hot else rows.to(self.change) @ self.change.mT)

@@ -1,19 +1,19 @@
-"""What can go wrong, by name. Each message says what happened, to what, and what to do now."""
+"""The errors of a memory. Each message says what happened, where, and what to do."""
 
-from __future__ import annotations
+from remnant.errors import UserError
 
 
-class UnsupportedError(ValueError):
+class UnsupportedError(UserError, ValueError):
     """The model has parameters that no rule covers."""
 
 
-class ConsolidationError(RuntimeError):
-    """A task's inputs could not be recorded; the memory is as it was before."""
+class ConsolidationError(UserError, RuntimeError):
+    """A task's inputs could not be recorded. The memory is as it was before."""
 
 
-class LeakError(RuntimeError):
-    """Protected weights moved inside what is remembered."""
+class LeakError(UserError, RuntimeError):
+    """Protected weights moved inside the remembered subspaces."""
 
 
-class StateError(ValueError):
-    """A saved memory is damaged, foreign, or belongs to another model."""
+class StateError(UserError, ValueError):
+    """A saved memory is damaged, was not written by `GPM.save`, or belongs to another model."""

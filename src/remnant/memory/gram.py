@@ -1,83 +1,62 @@
-"""RᵀR of a layer's input rows R, in float64, while batches stream by.
+"""The Gram matrix RᵀR of a layer's input rows R, summed in float64 while batches stream by.
 
-The paper takes the SVD of the sample matrix itself. Its left singular vectors are the eigenvectors of the Gram
-matrix and its squared singular values the eigenvalues, so n² numbers suffice however many samples there are.
+The paper takes the SVD of the sample matrix itself. Its left singular vectors are the eigenvectors of the Gram matrix and
+its squared singular values are the eigenvalues, so n² numbers are enough for any number of samples.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from .lanczos import leading
 
-BLOCK = 512  # columns per block of the triangle; a Gram is symmetric, half of it is enough
+BLOCK = 512  # columns per block of the triangle: a Gram matrix is symmetric, so half of it is enough
 CHUNK = 2**22  # numbers converted to float64 at a time
 
 
 @dataclass(frozen=True)
-class Spectrum:
-    """The leading eigenvalues of a Gram, largest first, and the means to get their eigenvectors."""
-
-    energies: Tensor
-    vectors: Tensor
-    rows: Tensor | None = None
-
-    def leading(self, count: int) -> Tensor:
-        """The first `count` eigenvectors of RᵀR, as columns."""
-        if self.rows is None:
-            return self.vectors[:, :count]
-        # The vectors are those of RRᵀ; Rᵀu/σ carries them over.
-        return self.rows.mT @ (self.vectors[:, :count] / self.energies[:count].sqrt())
-
-
-@dataclass(frozen=True)
 class Energy:
-    """The Gram of one subspace's rows: the rows themselves while they are fewer than columns, else RᵀR."""
+    """The Gram matrix of one subspace's rows R, as RᵀR, or as R itself while R has fewer rows than columns."""
 
-    matrix: Tensor | None = None
-    rows: Tensor | None = None
+    tensor: Tensor
+    is_rows: bool = False
 
     @classmethod
-    def of(cls, gram: Tensor | Energy) -> Energy:
-        if isinstance(gram, Energy):
-            return gram
+    def of(cls, gram: Tensor) -> Self:
         gram = torch.as_tensor(gram)
         if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
             raise ValueError(f"A Gram matrix is square (rowsᵀ @ rows); this one has shape {tuple(gram.shape)}.")
-        return cls(matrix=gram.to(torch.float64))
-
-    @property
-    def tensor(self) -> Tensor:
-        tensor = self.matrix if self.rows is None else self.rows
-        assert tensor is not None
-        return tensor
+        return cls(gram.to(torch.float64))
 
     def total(self) -> Tensor:
         """‖R‖² (Frobenius)."""
-        return self.tensor.diagonal().sum() if self.rows is None else self.tensor.square().sum()
+        return self.tensor.square().sum() if self.is_rows else self.tensor.diagonal().sum()
 
-    def outside(self, basis: Tensor) -> Energy:
-        """Of R − R·M·Mᵀ: Eq. 8, on both sides of the Gram at once."""
-        if self.rows is not None:
-            return Energy(rows=self.rows - (self.rows @ basis) @ basis.mT)
+    def outside(self, basis: Tensor) -> "Energy":
+        """The energy of R̂ = R − R·M·Mᵀ (Eq. 8); for a Gram matrix, on both of its sides at once."""
+        if self.is_rows:
+            return Energy(self.tensor - (self.tensor @ basis) @ basis.mT, is_rows=True)
         inside = basis @ (basis.mT @ self.tensor)
         both = (inside @ basis) @ basis.mT
-        return Energy(matrix=self.tensor - inside - inside.mT + both)
+        return Energy(self.tensor - inside - inside.mT + both)
 
-    def through(self, basis: Tensor) -> Energy:
-        """Of R·N: the same rows in the coordinates of N's columns."""
-        if self.rows is not None:
-            return Energy(rows=self.rows @ basis)
-        return Energy(matrix=basis.mT @ self.tensor @ basis)
+    def through(self, basis: Tensor) -> "Energy":
+        """The energy of R·N: the same rows in the coordinates of N's columns."""
+        if self.is_rows:
+            return Energy(self.tensor @ basis, is_rows=True)
+        return Energy(basis.mT @ self.tensor @ basis)
 
-    def spectrum(self, enough: float) -> Spectrum:
-        """The largest eigenvalues, as many as it takes for their sum to reach `enough`, or more."""
-        small = self.tensor @ self.tensor.mT if self.rows is not None else self.tensor
-        values, vectors = leading(small, enough)
-        return Spectrum(values, vectors, self.rows)
+    def spectrum(self, enough: float) -> tuple[Tensor, Tensor]:
+        """The largest eigenvalues, until their sum reaches `enough`, and the eigenvectors that `directions` needs."""
+        return leading(self.tensor @ self.tensor.mT if self.is_rows else self.tensor, enough)
+
+    def directions(self, values: Tensor, vectors: Tensor, count: int) -> Tensor:
+        """The first `count` eigenvectors of RᵀR as columns, from its `spectrum`."""
+        if not self.is_rows:
+            return vectors[:, :count]
+        return self.tensor.mT @ (vectors[:, :count] / values[:count].sqrt())  # u of RRᵀ gives Rᵀu/σ
 
 
 class Gram:
@@ -85,17 +64,17 @@ class Gram:
 
     def __init__(self, groups: int, size: int, device: torch.device) -> None:
         self.groups, self.size = groups, size
-        # Some accelerators have no float64; their rows are summed on the host.
+        # Some accelerators have no float64, so their rows are summed on the host.
         self.device = torch.device("cpu") if device.type == "mps" else device
         self.count = 0
-        self._few: list[Tensor] = []
+        self._few = [torch.zeros(groups, 0, size, dtype=torch.float64, device=self.device)]
         self._sum: Tensor | None = None
 
     def add(self, rows: Tensor) -> None:
         """Takes `rows` of shape (groups, N, size)."""
         step = max(1, CHUNK // max(1, self.groups * self.size))
         for part in rows.split(step, dim=1):
-            # A copy even of float64: rows may be kept for a while, and the model may go on to change its input in place.
+            # A copy even of float64: the model may change its input in place while the rows are kept.
             self._add(part.to(device=self.device, dtype=torch.float64, copy=True))
         self.count += rows.shape[1]
 
@@ -111,28 +90,25 @@ class Gram:
             block.baddbmm_(rows[:, :, start : start + BLOCK].mT, rows[:, :, start:])
 
     def matrix(self) -> Tensor:
-        """The whole of it, (groups, size, size)."""
+        """RᵀR of every group: (groups, size, size)."""
         if self._sum is None:
-            rows = torch.cat(self._few, dim=1) if self._few else self._nothing(0)
+            rows = torch.cat(self._few, dim=1)
             return rows.mT @ rows
         return self._sum.triu() + self._sum.triu(1).mT
 
     def replace(self, matrix: Tensor) -> None:
-        """Puts the sum over all ranks in place of this rank's."""
+        """Replaces this process's sum by that of all processes."""
         self._few, self._sum = [], matrix
 
     def energy(self, group: int) -> Energy:
         if self._sum is None:
-            return Energy(rows=torch.cat(self._few, dim=1)[group] if self._few else self._nothing(0)[group])
+            return Energy(torch.cat(self._few, dim=1)[group], is_rows=True)
         upper = self._sum[group]
-        return Energy(matrix=upper.triu() + upper.triu(1).mT)
-
-    def _nothing(self, rows: int) -> Tensor:
-        return torch.zeros(self.groups, rows, self.size, dtype=torch.float64, device=self.device)
+        return Energy(upper.triu() + upper.triu(1).mT)
 
 
 class Counts:
-    """The Gram of one-hot rows is diagonal: how often each index came."""
+    """The Gram matrix of one-hot rows is diagonal: it counts how often each index occurred."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size = size

@@ -1,21 +1,18 @@
-"""How often values fell where, while they stream by: no value is kept, and none has to be known beforehand."""
-
-from __future__ import annotations
+"""A histogram of values that stream by, without knowing their range beforehand."""
 
 from math import isfinite, ldexp
 
 import torch
 from torch import Tensor
 
-HALF = 128  # bins on either side of zero; even, so that two neighbours are one bin of twice the width
-SMALLEST = -20  # the finest range is ±2^SMALLEST: what is smaller is float32's rounding
+HALF = 128  # bins on either side of zero; even, so that two neighbours make one bin of twice the width
+SMALLEST = -20  # the finest range is ±2^SMALLEST; smaller values are rounding of float32
 
 
 class Histogram:
-    """Counts in 2·HALF equal bins over [−R, R), with R the smallest power of two above every |value| seen.
+    """Counts in 2·HALF equal bins over [−R, R), where R is the smallest power of two above every |value|.
 
-    Edges are multiples of a power of two. So a value's bin is exact, the counts do not depend on how values were batched,
-    and two histograms of different ranges add up exactly: the bins of the finer lie in those of the coarser.
+    All edges are multiples of a power of two. So the bin of a value is exact, and the counts do not depend on the batches.
     """
 
     def __init__(self) -> None:
@@ -30,7 +27,7 @@ class Histogram:
             raise ValueError("a value is NaN or inf")
         while largest >= ldexp(1.0, self._exponent):
             self._double()
-        # In float64, where no value is so small that it would come out of the division as zero.
+        # In float64, the division turns no value into zero.
         bins = (values.detach().flatten().double() / self._width).floor().long() + HALF
         self._counts += torch.bincount(bins, minlength=2 * HALF).cpu()
 

@@ -1,14 +1,12 @@
-"""The leading eigenpairs of a large Gram, by block Lanczos: only those the rank rule can need, to full precision."""
-
-from __future__ import annotations
+"""Block Lanczos: the leading eigenpairs of a large Gram matrix, only as many as the rank rule can need, to full precision."""
 
 import torch
 from torch import Tensor
 
-WORTHWHILE = 1024  # below this size a full decomposition is as fast
+WORTHWHILE = 1024  # a full decomposition of a smaller matrix is as fast
 BLOCK = 48
-LARGEST = 0.34  # of all directions: beyond it a full decomposition is cheaper
-PRECISION = 1e-12  # residual ‖Gv − λv‖ relative to the largest eigenvalue, about what a full decomposition leaves
+LARGEST = 0.34  # share of all directions beyond which a full decomposition is cheaper
+PRECISION = 1e-12  # residual ‖Gv − λv‖ relative to the largest eigenvalue, as a full decomposition leaves
 
 
 def leading(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor]:
@@ -28,18 +26,18 @@ def _lanczos(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor] | None:
     most = int(LARGEST * n)
     start = torch.randn(n, BLOCK, generator=torch.Generator().manual_seed(n), dtype=matrix.dtype)
     block = torch.linalg.qr(start.to(matrix.device))[0]
-    basis = matrix.new_empty(n, most + BLOCK)
+    columns = matrix.new_empty(n, most + BLOCK)
     small = matrix.new_zeros(most + BLOCK, most + BLOCK)  # VᵀGV
     size = checked = 0
     while size < most:
-        basis[:, size : size + BLOCK] = block
+        columns[:, size : size + BLOCK] = block
         before, size = size, size + BLOCK
-        known = basis[:, :size]
+        basis = columns[:, :size]
         image = matrix @ block
-        overlap = known.mT @ image
-        image = image - known @ overlap
-        again = known.mT @ image  # a second time: rounding in the first would grow from block to block
-        block, coupling = torch.linalg.qr(image - known @ again)
+        overlap = basis.mT @ image
+        image = image - basis @ overlap
+        again = basis.mT @ image  # a second pass: the rounding of one pass would grow from block to block
+        block, coupling = torch.linalg.qr(image - basis @ again)
         small[:size, before:size] = overlap + again
         small[before:size, :size] = (overlap + again).mT
         if size < 1.15 * checked or float(small.diagonal()[:size].sum()) < enough:
@@ -49,10 +47,10 @@ def _lanczos(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor] | None:
         values, vectors = values.flip(0), vectors.flip(1)
         count = int((values.cumsum(0) < enough).sum()) + 2  # one more than needed, so that the cut is certain
         if 3 * count > most:
-            return None  # about three directions are needed for each that is wanted
+            return None  # Lanczos needs about three directions for each one that it finds
         if count > before:
             continue
         residual = (coupling @ vectors[before:, :count]).norm(dim=0).max() / values[0]
         if float(residual) < PRECISION:
-            return values[:count], known @ vectors[:, :count]
+            return values[:count], basis @ vectors[:, :count]
     return None

@@ -1,16 +1,12 @@
-"""Removes what is remembered from a gradient, an update or an input (Eq. 6, 7), in the cheapest exact form.
+"""Removes the remembered directions from a gradient, an update or an input (Eq. 6–7), in the cheapest exact form.
 
-For a stack x of matrices (groups × outputs × n), one subspace a group:
+For a stack x of matrices (groups × outputs × n) with one subspace per group, the forms and their costs in flops are
 
-    low-rank    x − (x·M)·Mᵀ      4·m·n·k flops
-    complement  (x·N)·Nᵀ          4·m·n·(n−k)
-    dense       x·(I − M·Mᵀ)      2·m·n², but one kernel instead of two
-    axes        x ⊙ (1 − held)    one-hot inputs
-
-The same function serves an input: δᵀ·(X·P) = (δᵀ·X)·P, so rows may be projected in place of the gradient.
+    low-rank    x − (x·M)·Mᵀ      4·outputs·n·k
+    complement  (x·N)·Nᵀ          4·outputs·n·(n−k)
+    dense       x·(I − M·Mᵀ)      2·outputs·n², in one kernel instead of two
+    axes        x ⊙ (1 − used)    for one-hot inputs
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -19,13 +15,13 @@ from torch import Tensor
 
 from .subspace import AxisSubspace, Subspace
 
-# What starting one more kernel costs, in flops it could have done meanwhile (a few µs).
+# The cost of launching one more kernel (a few µs), in flops.
 LAUNCH = {"cpu": 2e5, "cuda": 1e8}
 ALIGNED = 8  # columns: 32 bytes of float32, 16 of bfloat16
 
 
 def cheapest_form(outputs: int, inputs: int, rank: int, spare: int, device: str, groups: int = 1) -> str:
-    """Which exact form costs least for (groups × outputs × inputs) gradients; `spare` is inputs − the lowest rank."""
+    """The form that costs least for (groups × outputs × inputs) gradients; `spare` is inputs − the lowest rank."""
     launch = LAUNCH.get(device, LAUNCH["cuda"])
     size = groups * outputs * inputs
     costs = {
@@ -37,7 +33,17 @@ def cheapest_form(outputs: int, inputs: int, rank: int, spare: int, device: str,
 
 
 class Projection:
-    """What remains of x outside a stack of subspaces."""
+    """Computes what remains of x outside a stack of subspaces.
+
+    Args:
+        subspaces: One per group.
+        outputs: The number of rows of each matrix, which decides which form is cheapest.
+        dtype: The type of x.
+        device: The device of x.
+        hard: Whether to remove only the directions of weight 1.
+        form: A form to use instead of the cheapest.
+        order: The order of the inputs in x, if it is not that of the subspaces.
+    """
 
     def __init__(
         self,
@@ -50,10 +56,6 @@ class Projection:
         form: str | None = None,
         order: Tensor | None = None,
     ) -> None:
-        """`hard`: only the directions held with weight 1. `form`: this form instead of the cheapest.
-
-        `order`: in which x has the inputs, where that is not the subspaces'.
-        """
         n = subspaces[0].capacity
         ranks = [subspace.rank for subspace in subspaces]
         soft = any(bool((subspace.weights < 1).any()) for subspace in subspaces)
@@ -62,12 +64,9 @@ class Projection:
         elif soft and form in (None, "complement"):
             form = "low-rank"
         self.form = form or cheapest_form(outputs, n, max(ranks), n - min(ranks), device.type, groups=len(subspaces))
-        self.dtype, self.device = dtype, device
-        self.empty = max(ranks) == 0
 
         def stacked(columns: Sequence[Tensor]) -> Tensor:
-            # Groups may have different ranks: columns of zeros project nothing. Some more of them bring rows to where a
-            # GPU's fast products can read them.
+            # Groups may have different ranks, so columns of zeros are added; a few more align the rows for a GPU.
             width = max(column.shape[1] for column in columns)
             width += -width % ALIGNED
             if order is not None:
@@ -76,9 +75,9 @@ class Projection:
             return torch.stack(padded).to(device=device, dtype=dtype)
 
         if self.form == "axes":
-            left_free = 1 - subspaces[0]._stored
-            left_free = (left_free > 0).to(left_free) if hard else left_free
-            self.right = left_free.to(device=device, dtype=dtype)
+            free = 1 - subspaces[0]._stored
+            free = (free > 0).to(free) if hard else free
+            self.right = free.to(device=device, dtype=dtype)
             return
         if self.form == "complement":
             self.left = stacked([subspace.complement for subspace in subspaces])
@@ -104,7 +103,7 @@ class Projection:
         return torch.baddbmm(x, x @ self.left, self.right, alpha=-1)
 
     def remove_(self, x: Tensor) -> Tensor:
-        """The same in place."""
+        """`remove` in place."""
         if self.form == "axes":
             return x.mul_(self.right)
         if self.form == "low-rank":

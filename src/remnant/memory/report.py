@@ -1,16 +1,16 @@
-"""What a memory holds, and how much room is left."""
-
-from __future__ import annotations
+"""How full a memory is, and how many more tasks fit."""
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-RECENT = 3  # how many of the last tasks say what the next ones will need
+RECENT = 3  # the number of last tasks from which the next ones are predicted
 
 
 @dataclass(frozen=True)
 class LayerReport:
+    """One layer: its number n of inputs, its rank, and the directions that each task added."""
+
     name: str
     capacity: int
     rank: int
@@ -18,11 +18,12 @@ class LayerReport:
 
     @property
     def share(self) -> float:
+        """rank / capacity."""
         return self.rank / self.capacity
 
     @property
     def tasks_left(self) -> float:
-        """How many more tasks fit that add as many directions as the last ones did; inf where they added none."""
+        """How many more tasks fit that add as many directions as the last ones did; inf if they added none."""
         recent = self.added[-RECENT:]
         pace = sum(recent) / len(recent) if recent else 0.0
         spare = self.capacity - self.rank
@@ -31,29 +32,39 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Per layer: capacity, rank, share used, directions added per task. `print` it, or take `as_dict()`."""
+    """The state of a memory. `print` it, or convert it with `as_dict()`.
+
+    Attributes:
+        tasks: The number of remembered tasks.
+        layers: One `LayerReport` per protected layer: name, capacity, rank, directions added per task, share, tasks left.
+        frozen: The names of the parameters that are fixed from the second task on.
+        nbytes: The bytes that the bases take.
+    """
 
     tasks: int
     layers: tuple[LayerReport, ...]
     frozen: tuple[str, ...]
+    nbytes: int
 
     @property
     def share(self) -> float:
-        """Of the largest memory this network can need (the paper's GPM_max, Σn²), how much is in use (Σn·k)."""
+        """Σn·k / Σn²: the part in use of the largest memory that this network can need (the paper's GPM_max)."""
         return sum(x.capacity * x.rank for x in self.layers) / sum(x.capacity**2 for x in self.layers)
 
     @property
     def tightest(self) -> LayerReport:
+        """The layer that will be full first."""
         return min(self.layers, key=lambda layer: (layer.tasks_left, -layer.share))
 
     @property
     def tasks_left(self) -> float:
-        """Until the first layer is full."""
+        """How many more tasks fit before the first layer is full."""
         return self.tightest.tasks_left
 
     def as_dict(self) -> dict[str, Any]:
+        """Returns the report as plain numbers, strings, lists and dicts."""
         layers = {x.name: {**asdict(x), "share": x.share, "tasks_left": x.tasks_left} for x in self.layers}
-        whole = {"tasks": self.tasks, "share": self.share, "tasks_left": self.tasks_left}
+        whole = {"tasks": self.tasks, "share": self.share, "tasks_left": self.tasks_left, "nbytes": self.nbytes}
         return {**whole, "layers": layers, "frozen": list(self.frozen)}
 
     def __str__(self) -> str:

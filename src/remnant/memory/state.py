@@ -1,4 +1,4 @@
-"""A memory's state: what goes into a dict or a file, and the checks on the way back."""
+"""The state of a memory as a dict and as a file, and the checks when it is loaded."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from . import storage
+from remnant.files import write_file
+
+from . import codec
 from .discovery import clean
 from .errors import StateError
 from .subspace import Subspace
+from .threshold import ThresholdSetting
 
 if TYPE_CHECKING:
     from .gpm import GPM
+
+VERSION = 2
 
 
 def collect(memory: GPM) -> dict[str, Any]:
     names = {id(p): clean(name) for name, p in memory._model.named_parameters()}
     return {
-        "version": storage.VERSION,
+        "version": VERSION,
         "tasks": memory._tasks,
-        "steps": memory._steps,
+        "steps": memory._constraint.steps,
         "settings": dict(memory._settings),
         "layers": {
             weight.name: {
@@ -32,87 +37,73 @@ def collect(memory: GPM) -> dict[str, Any]:
             }
             for weight in memory._protection.weights
         },
-        "anchors": {names[id(parameter)]: tensor for parameter, tensor in memory._anchors.items()},
-        "statistics": dict(memory._buffers.values),
-        "held": list(memory._buffers.held),
+        "anchors": {names[id(parameter)]: tensor for parameter, tensor in memory._constraint.anchors.items()},
+        "buffers": dict(memory._buffers.values),
+        "kept_in_eval": list(memory._buffers.kept_in_eval),
     }
 
 
 def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
-    """Checks everything, then takes it over."""
-    try:
-        if saved["version"] != storage.VERSION:
-            raise StateError(
-                f"This state has version {saved['version']}; this release reads version {storage.VERSION}."
-            )
-        layers, anchors, statistics = saved["layers"], saved["anchors"], saved["statistics"]
-        tasks, steps = int(saved["tasks"]), int(saved["steps"])
-        held = [str(name) for name in saved.get("held", [])]  # files from before have none
-        _same_layers(memory, layers)
-        subspaces = {
-            weight.name: _subspaces(weight.subspaces, layers[weight.name]) for weight in memory._protection.weights
-        }
-        added = {name: [int(count) for count in layer["added"]] for name, layer in layers.items()}
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, StateError):
-            raise
-        raise StateError(f"This is not the state of a memory, or it is damaged: {error!r}.") from error
+    """Checks the whole state before it changes the memory."""
+    weights, buffers, constraint = memory._protection.weights, memory._buffers, memory._constraint
     parameters = {clean(name): parameter for name, parameter in memory._model.named_parameters()}
-    if tasks:
-        _same_anchors(memory, parameters, anchors)
-        _same_statistics(memory, statistics)
-    for name, anchor in anchors.items():
-        if name not in parameters or parameters[name].shape != anchor.shape:
-            raise StateError(
-                f"The state belongs to another model: this one has no parameter {name!r} of {tuple(anchor.shape)}."
-            )
-    for weight in memory._protection.weights:
+    try:
+        if saved["version"] != VERSION:
+            raise StateError(f"This state has version {saved['version']}; this release reads version {VERSION}.")
+        tasks, steps = int(saved["tasks"]), int(saved["steps"])
+        layers, anchors, values = saved["layers"], dict(saved["anchors"]), dict(saved["buffers"])
+        kept_in_eval = [str(name) for name in saved["kept_in_eval"]]
+        _check_layers(memory, layers)
+        subspaces = {weight.name: _loaded(weight.subspaces, layers[weight.name]["subspaces"]) for weight in weights}
+        added = {weight.name: [int(count) for count in layers[weight.name]["added"]] for weight in weights}
+        _check_anchors(memory, parameters, anchors, complete=bool(tasks))
+        if tasks:
+            _check_buffers(memory, values)
+    except StateError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(f"This is not the state of a memory, or it is damaged: {error!r}.") from error
+    for weight in weights:
         weight.adopt(subspaces[weight.name], added[weight.name])
-    memory._tasks, memory._steps = tasks, steps
-    memory._anchors = {parameters[name]: anchor.to(parameters[name], copy=True) for name, anchor in anchors.items()}
-    memory._buffers.values = {name: tensor.clone() for name, tensor in statistics.items()}
-    memory._buffers.held = held
-    memory._stepped.clear()
-    memory._said_full = {weight.name for weight in memory._protection.weights if weight.rank == weight.capacity}
+    memory._tasks, constraint.steps = tasks, steps
+    constraint.anchors = {parameters[name]: anchor.to(parameters[name], copy=True) for name, anchor in anchors.items()}
+    constraint.stepped.clear()
+    memory._known_full = {weight.name for weight in weights if weight.rank == weight.capacity}
+    buffers.values = {name: tensor.clone() for name, tensor in values.items()}
+    buffers.kept_in_eval = kept_in_eval
     if tasks:
-        memory._buffers.hold()
+        buffers.hold()
 
 
 def save(memory: GPM, path: Path) -> None:
-    state = collect(memory)
-    tensors: dict[str, Tensor] = {}
-    for name, layer in state["layers"].items():
-        for group, subspace in enumerate(layer.pop("subspaces")):
-            tensors.update({f"layers/{name}/{group}/{form}": tensor for form, tensor in subspace.items()})
-    for kind in ("anchors", "statistics"):
-        tensors.update({f"{kind}/{name}": tensor for name, tensor in state.pop(kind).items()})
-    storage.write(path, state, tensors)
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"{path} is a folder. Name the file to write, for example {path / 'memory.safetensors'}."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
+    write_file(path, *codec.pack(collect(memory)))
 
 
-def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The file's header, and the state_dict it holds."""
-    header, tensors = storage.read(path)
-    state: dict[str, Any] = {**header, "anchors": {}, "statistics": {}}
+def load(path: Path, threshold: ThresholdSetting | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns a saved state, and the arguments with which its memory was made."""
     try:
-        for layer in state["layers"].values():
-            layer["subspaces"] = [{} for _ in layer["capacities"]]
-        for key, tensor in tensors.items():
-            kind, name = key.split("/", 1)
-            if kind == "layers":
-                name, group, form = name.rsplit("/", 2)
-                state["layers"][name]["subspaces"][int(group)][form] = tensor
-            else:
-                state[kind][name] = tensor
-    except (KeyError, ValueError, IndexError) as error:
-        raise StateError(f"{path} is damaged: its header and its tensors do not agree ({error!r}).") from error
-    return header, state
+        saved = codec.read(path)
+    except (codec.DamagedError, codec.VersionError) as error:
+        raise StateError(f"{path} does not hold a memory that GPM.save() wrote: {error}. Load another copy.") from error
+    settings = saved.get("settings")
+    if not isinstance(settings, dict) or "threshold" not in settings:
+        raise StateError(f"{path} holds another state than a memory: it was not written by GPM.save().")
+    if threshold is not None:
+        settings = {**settings, "threshold": threshold}
+    if settings["threshold"] is None:
+        raise StateError(f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…).")
+    return saved, settings
 
 
-def _same_layers(memory: GPM, layers: Mapping[str, Any]) -> None:
+def _check_layers(memory: GPM, layers: Mapping[str, Any]) -> None:
     ours = {weight.name: [subspace.capacity for subspace in weight.subspaces] for weight in memory._protection.weights}
     theirs = {name: list(layer["capacities"]) for name, layer in layers.items()}
-    if ours == theirs:
-        return
     missing, extra = sorted(theirs.keys() - ours.keys()), sorted(ours.keys() - theirs.keys())
     other = sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
     details = [
@@ -120,36 +111,40 @@ def _same_layers(memory: GPM, layers: Mapping[str, Any]) -> None:
         *(["this model has layers it does not: " + ", ".join(extra)] if extra else []),
         *(f"{name} has {theirs[name]} inputs there and {ours[name]} here" for name in other),
     ]
-    raise StateError(f"The state belongs to another model: {'; '.join(details)}.")
+    if details:
+        raise StateError(f"The state belongs to another model: {'; '.join(details)}.")
 
 
-def _same_anchors(memory: GPM, parameters: Mapping[str, Tensor], anchors: Mapping[str, Tensor]) -> None:
-    """Everything this memory holds must have a start to hold it to: it may freeze what the saved one left free."""
-    held = {id(p) for w in memory._protection.weights for p in w.parameters} | {
-        id(p) for p in memory._protection.frozen.values()
-    }
-    without = sorted(name for name, p in parameters.items() if id(p) in held and name not in anchors)
-    if without:
+def _check_anchors(
+    memory: GPM, parameters: Mapping[str, Tensor], anchors: Mapping[str, Tensor], *, complete: bool
+) -> None:
+    """After a task, each parameter that this memory protects or freezes needs the value that it must keep."""
+    ours = {id(parameter) for parameter in memory._protection.parameters}
+    without = sorted(name for name, p in parameters.items() if id(p) in ours and name not in anchors)
+    if complete and without:
         raise StateError(
-            f"The state says nothing of {', '.join(without)}, which this memory holds. Make it with the settings of the "
-            "saved one (GPM.load does)."
+            f"The state has no value for {', '.join(without)}, which this memory protects. Make the memory with the "
+            "settings of the saved one (GPM.load does)."
         )
+    for name, anchor in anchors.items():
+        if name not in parameters or parameters[name].shape != anchor.shape:
+            raise StateError(
+                f"The state belongs to another model: this one has no parameter {name!r} of {tuple(anchor.shape)}."
+            )
 
 
-def _same_statistics(memory: GPM, statistics: Mapping[str, Tensor]) -> None:
-    """Those of the norms must be there. Of other modules' buffers it has those that a forward pass was seen to read."""
-    norms, others = memory._buffers.of_norms(), memory._buffers.others()
-    ours = {name: tuple(tensor.shape) for name, tensor in {**others, **norms}.items()}
-    theirs = {name: tuple(tensor.shape) for name, tensor in statistics.items()}
+def _check_buffers(memory: GPM, values: Mapping[str, Tensor]) -> None:
+    """All buffers of the norms must be there, and those of other modules that a forward pass has read."""
+    norms = memory._buffers.of_norms()
+    ours = {name: tensor.shape for name, tensor in {**memory._buffers.others(), **norms}.items()}
+    theirs = {name: tensor.shape for name, tensor in values.items()}
     other = sorted(name for name in norms.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     if other:
-        raise StateError(f"The state belongs to another model or other settings: {other[0]!r} is not the same there.")
+        raise StateError(f"The state belongs to another model or other settings: its buffer {other[0]!r} differs.")
 
 
-def _subspaces(present: list[Subspace], layer: Mapping[str, Any]) -> list[Subspace]:
-    loaded = []
-    for subspace, state in zip(present, layer["subspaces"], strict=True):
-        new = subspace.copy()
-        new.load(state)
-        loaded.append(new)
+def _loaded(present: list[Subspace], states: list[dict[str, Tensor]]) -> list[Subspace]:
+    loaded = [subspace.copy() for subspace in present]
+    for subspace, state in zip(loaded, states, strict=True):
+        subspace.load(state)
     return loaded

@@ -39,15 +39,14 @@ class StepProjector:
     """
 
     def __init__(self, memory: GPM) -> None:
-        self._memory = memory
+        self._constraint, self._weights = memory._constraint, memory._protection.weights
         self._through_inputs: set[ProtectedWeight] = set()
 
     @property
     def frozen_parameters(self) -> list[Tensor]:
         """The parameters that must not move: from the second task on, those that `norm`, `bias` and `unsupported` freeze."""
-        return self._memory._frozen_parameters
+        return self._constraint.frozen_parameters
 
-    @torch.no_grad()
     def project(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         """Removes the remembered directions from gradients (Eq. 6–7).
 
@@ -57,15 +56,7 @@ class StepProjector:
         Returns:
             The same dict, with projected gradients and with zeros for frozen parameters.
         """
-        memory = self._memory
-        memory._stepped.update(gradients)
-        if memory._tasks:
-            for weight in memory._protection.weights:
-                if weight.rank and weight not in self._through_inputs:
-                    weight.project_among(gradients)
-            for parameter in self.frozen_parameters:
-                if parameter in gradients:
-                    gradients[parameter] = torch.zeros_like(parameter)
+        self._constraint.project_among(gradients, skip=self._through_inputs)
         return gradients
 
     @contextmanager
@@ -78,7 +69,7 @@ class StepProjector:
         Args:
             rows: How many rows a batch has.
         """
-        chosen = [weight for weight in self._memory._protection.weights if _is_cheaper_through_input(weight, rows)]
+        chosen = [weight for weight in self._weights if _is_cheaper_through_input(weight, rows)]
         layers = [weight.sites[0].module for weight in chosen]
         self._through_inputs = set(chosen)
         try:
@@ -93,8 +84,9 @@ class StepProjector:
 
     def layer_projections(self) -> dict[str, Tensor]:
         """Returns layer → I − M·Mᵀ, for every ungrouped layer with a rank above 0. A step multiplies gradients by it."""
-        weights = self._memory._protection.weights
-        return {weight.name: weight.dense_projection for weight in weights if weight.rank and weight.view.groups == 1}
+        return {
+            weight.name: weight.dense_projection for weight in self._weights if weight.rank and weight.view.groups == 1
+        }
 
 
 class _ProjectedLinear(torch.autograd.Function):

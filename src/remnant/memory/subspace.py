@@ -1,6 +1,6 @@
 """The remembered directions of one layer's input space."""
 
-from __future__ import annotations
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def rank_needed(
 ) -> int:
     """The smallest k with captured + Σ_{i≤k} λᵢ ≥ ε·total: Eq. 9, and Eq. 5 while nothing is captured yet.
 
-    `rule="authors"`: in the first task the published scripts count the cumulative ratios *below* ε, one fewer.
+    With `rule="authors"`, the first task counts the cumulative ratios *below* ε, one fewer, as the published scripts do.
     """
     noise = size * torch.finfo(torch.float64).eps * total
     explained = captured + torch.cumsum(energies, 0)
@@ -23,18 +23,34 @@ def rank_needed(
         return int((explained < threshold * total).sum())
     missing = captured < threshold * total - noise
     below = int((explained < threshold * total - noise).sum())
-    # A direction whose energy is rounding noise is no direction.
+    # A direction whose energy is only rounding noise is not added.
     return min(below + 1, int((energies > noise).sum())) if bool(missing) else 0
 
 
 class Subspace:
-    """Orthonormal directions M (n×k) that one layer's inputs have used, out of a capacity of n.
+    r"""Orthonormal directions :math:`M \in \mathbb{R}^{n \times k}` that one layer's inputs have used.
 
-    Stored as M or as an orthonormal basis of what M leaves out, whichever has fewer columns. A direction may carry a
-    weight in [0, 1] (1: held hard, as in the paper); weighted directions are always stored themselves.
+    :meth:`remove` computes what remains of rows or gradients outside them, :math:`x - (x M) M^\top` (Eq. 6–8), and
+    :meth:`grow` adds the directions of one more task (Eq. 5, 9). The class stores :math:`M`, or an orthonormal basis of its
+    complement if that has fewer columns. A direction may have a weight in [0, 1]; 1 protects it fully, as in the paper.
+
+    Args:
+        capacity: The number n of inputs.
+        dtype: The type of the stored directions.
+        device: Their device.
+
+    Example:
+        >>> subspace = Subspace(3)
+        >>> rows = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        >>> subspace.grow(rows.T @ rows, threshold=0.7)
+        1
+        >>> subspace.remove(torch.ones(3, dtype=torch.float64)).tolist()
+        [0.0, 1.0, 1.0]
     """
 
-    changes = 0  # so far: by them a projection made of the subspace knows that it is out of date
+    changes = (
+        0  # how often a stored tensor was replaced; a projection made of the subspace is out of date when it differs
+    )
 
     def __init__(
         self, capacity: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
@@ -47,32 +63,34 @@ class Subspace:
         self._weights: Tensor | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
-        # No operation writes into a stored tensor, so every change is one of these.
+        # Stored tensors are replaced and never changed in place, so this sees every change.
         super().__setattr__(name, value)
         super().__setattr__("changes", self.changes + 1)
 
     @property
     def rank(self) -> int:
+        """The number k of directions."""
         columns = self._stored.shape[1]
         return self.capacity - columns if self._is_complement else columns
 
     @property
     def full(self) -> bool:
+        """Whether every direction is remembered."""
         return self.rank == self.capacity
 
     @property
     def basis(self) -> Tensor:
         """M: n×k, orthonormal columns."""
-        return self._rest(self._stored) if self._is_complement else self._stored
+        return _complement(self._stored) if self._is_complement else self._stored
 
     @property
     def complement(self) -> Tensor:
-        """An orthonormal basis of everything M leaves out: n×(n−k)."""
-        return self._stored if self._is_complement else self._rest(self._stored)
+        """An orthonormal basis of everything outside M: n×(n−k)."""
+        return self._stored if self._is_complement else _complement(self._stored)
 
     @property
     def weights(self) -> Tensor:
-        """How hard each direction of `basis` is held, in [0, 1]. A copy: assign to change them, from the next step on."""
+        """How strongly each direction of `basis` is protected, in [0, 1]. This is a copy; assign a tensor to change it."""
         return self._stored.new_ones(self.rank) if self._weights is None else self._weights.clone()
 
     @weights.setter
@@ -85,16 +103,15 @@ class Subspace:
         if weights.shape != (self.rank,):
             raise ValueError(f"{self.rank} directions need {self.rank} weights, not shape {tuple(weights.shape)}.")
         if bool(((weights < 0) | (weights > 1)).any()):
-            raise ValueError("A direction's weight lies in [0, 1]: 1 holds it hard, 0 lets it go.")
+            raise ValueError("The weight of a direction lies in [0, 1]: 1 protects it fully, 0 does not protect it.")
 
     @property
     def nbytes(self) -> int:
-        """Memory kept."""
-        weights = 0 if self._weights is None else self._weights.nbytes
-        return self._stored.nbytes + weights
+        """The bytes that the stored directions take."""
+        return self._stored.nbytes + (0 if self._weights is None else self._weights.nbytes)
 
     def remove(self, x: Tensor) -> Tensor:
-        """What remains of x (…×n) outside the subspace: x − (x·M)·Mᵀ (Eq. 6–8)."""
+        """Returns what remains of x (…×n) outside the subspace: x − (x·M)·Mᵀ (Eq. 6–8)."""
         stored = self._stored.to(x)
         if self._is_complement:
             return (x @ stored) @ stored.mT
@@ -104,15 +121,21 @@ class Subspace:
         return x - inside @ stored.mT
 
     def keep(self, x: Tensor) -> Tensor:
-        """The part of x (…×n) inside the subspace."""
+        """Returns the part of x (…×n) inside the subspace."""
         return x - self.remove(x)
 
     def grow(self, gram: Tensor | Energy, threshold: float, rule: str = "paper") -> int:
-        """Adds the fewest directions that bring the explained energy to `threshold` (Eq. 5; Eq. 8–9 once there is a basis).
+        """Adds the fewest directions that bring the explained energy to the threshold (Eq. 5; Eq. 8–9 for later tasks).
 
-        `gram` is rowsᵀ·rows of the task's layer inputs. Returns how many were added.
+        Args:
+            gram: rowsᵀ·rows of the task's layer inputs (n×n).
+            threshold: ε, in (0, 1].
+            rule: "paper", or "authors" for the count of the published scripts.
+
+        Returns:
+            The number of added directions.
         """
-        energy = Energy.of(gram)
+        energy = gram if isinstance(gram, Energy) else Energy.of(gram)
         if energy.tensor.shape[-1] != self.capacity:
             raise ValueError(f"A Gram of {energy.tensor.shape[-1]} inputs cannot grow a subspace of {self.capacity}.")
         total = energy.total()
@@ -123,35 +146,34 @@ class Subspace:
         if self.rank:
             residual = energy.through(old) if self._is_complement else energy.outside(old)
         captured = (total - residual.total()).clamp(min=0)
-        spectrum = residual.spectrum(enough=float(threshold * total - captured))
-        count = rank_needed(
-            spectrum.energies, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0
-        )
+        values, vectors = residual.spectrum(enough=float(threshold * total - captured))
+        count = rank_needed(values, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0)
         count = min(count, self.capacity - self.rank)
-        if count == 0:
-            return 0
-        if self._is_complement:
-            # In N's coordinates the new directions are the leading eigenvectors, the new complement the others.
-            new = spectrum.leading(count)
-            self._store(_orthonormal(old @ self._rest(_orthonormal(new))), complement=True)
-            return count
-        weights = self._weights
-        self._store(_orthonormal(torch.cat([old, spectrum.leading(count)], dim=1)), complement=False)
-        if weights is not None:
-            self._weights = torch.cat([weights, weights.new_ones(count)])
-        elif 2 * self.rank > self.capacity:
-            self._store(self._rest(_orthonormal(self._stored.to(old))), complement=True)
+        if count:
+            self._add(old, residual.directions(values, vectors, count))
         return count
 
+    def _add(self, old: Tensor, new: Tensor) -> None:
+        if self._is_complement:
+            # In the complement's coordinates, `new` are the leading eigenvectors and the others stay outside.
+            self._store(_orthonormal(old @ _complement(_orthonormal(new))), complement=True)
+            return
+        weights = self._weights
+        self._store(_orthonormal(torch.cat([old, new], dim=1)), complement=False)
+        if weights is not None:
+            self._weights = torch.cat([weights, weights.new_ones(new.shape[1])])
+        elif 2 * self.rank > self.capacity:
+            self._store(_complement(_orthonormal(self._stored.to(old))), complement=True)
+
     def fill(self) -> int:
-        """Adds every direction there is; how many those were."""
+        """Adds every missing direction and returns their number."""
         count = self.capacity - self.rank
         self._store(self._stored.new_zeros(self.capacity, 0), complement=True)
         return count
 
-    def copy(self) -> Subspace:
+    def copy(self) -> Self:
         twin = type(self)(self.capacity)
-        # No operation writes into a stored tensor, so the twin may share it.
+        # Stored tensors are never changed in place, so the copy may share them.
         twin._stored, twin._is_complement, twin._weights = self._stored, self._is_complement, self._weights
         return twin
 
@@ -160,7 +182,7 @@ class Subspace:
         self._weights = None if self._weights is None else self._weights.to(device)
 
     def state(self) -> dict[str, Tensor]:
-        """What must be saved: one tensor named after its form, and the weights if there are any."""
+        """One tensor named after its form, and the weights if there are any."""
         state = {"complement" if self._is_complement else "basis": self._stored}
         return state if self._weights is None else {**state, "weights": self._weights}
 
@@ -178,27 +200,18 @@ class Subspace:
         self._is_complement = complement
         self._weights = None
 
-    @staticmethod
-    def _rest(columns: Tensor) -> Tensor:
-        """An orthonormal basis of what these orthonormal columns leave out."""
-        if columns.shape[1] == 0:
-            return torch.eye(columns.shape[0], dtype=columns.dtype, device=columns.device)
-        # Householder's full Q: its last columns span the orthogonal complement.
-        q: Tensor = torch.linalg.qr(columns, mode="complete")[0]
-        return q[:, columns.shape[1] :]
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank={self.rank}, capacity={self.capacity})"
 
 
 class AxisSubspace(Subspace):
-    """Some of the coordinate axes: all that one-hot inputs (an embedding's) can ever span. Stored as one flag an axis."""
+    """A set of coordinate axes: all that one-hot inputs can span. It stores one weight per axis, 0 for a free one."""
 
     def __init__(
         self, capacity: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
     ) -> None:
         super().__init__(capacity, dtype=dtype, device=device)
-        self._stored = torch.zeros(capacity, dtype=dtype, device=device)  # the weight of each axis
+        self._stored = torch.zeros(capacity, dtype=dtype, device=device)
 
     @property
     def rank(self) -> int:
@@ -227,18 +240,17 @@ class AxisSubspace(Subspace):
         return x * (1 - self._stored.to(x))
 
     def grow(self, gram: Tensor | Energy, threshold: float, rule: str = "paper") -> int:
-        """As for any subspace; `gram` is the Gram's diagonal, how often each index came."""
+        """As for any subspace; `gram` is the diagonal of the Gram matrix, which counts the indices."""
         if isinstance(gram, Energy) or gram.shape != (self.capacity,):
             raise ValueError(f"One-hot inputs have a diagonal Gram: pass the {self.capacity} counts.")
         counts = gram.to(torch.float64)
         total = counts.sum()
         if not bool(total > 0):
             return 0
-        held = self._stored.to(counts.device) > 0
-        energies, order = torch.sort(counts.masked_fill(held, 0), descending=True, stable=True)
-        count = rank_needed(
-            energies, counts[held].sum(), total, threshold, rule, size=self.capacity, first=self.rank == 0
-        )
+        used = self._stored.to(counts.device) > 0
+        energies, order = torch.sort(counts.masked_fill(used, 0), descending=True, stable=True)
+        captured = counts[used].sum()
+        count = rank_needed(energies, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0)
         stored = self._stored.clone()
         stored[order[:count].to(stored.device)] = 1
         self._stored = stored
@@ -258,7 +270,16 @@ class AxisSubspace(Subspace):
         self._stored = state["axes"].to(self._stored)
 
 
+def _complement(columns: Tensor) -> Tensor:
+    """An orthonormal basis of everything outside these orthonormal columns."""
+    if columns.shape[1] == 0:
+        return torch.eye(columns.shape[0], dtype=columns.dtype, device=columns.device)
+    # The last columns of Householder's full Q span the orthogonal complement.
+    q: Tensor = torch.linalg.qr(columns, mode="complete")[0]
+    return q[:, columns.shape[1] :]
+
+
 def _orthonormal(columns: Tensor) -> Tensor:
-    """The same span, orthonormal again: takes away what rounding and a narrower stored type have left."""
+    """The same span with orthonormal columns: removes what rounding and a narrower stored type have left."""
     q: Tensor = torch.linalg.qr(columns)[0]
     return q

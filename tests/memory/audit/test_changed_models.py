@@ -32,7 +32,7 @@ def test_a_model_made_bfloat16_after_creation_is_protected_as_far_as_it_rounds(m
     result = memory.verify()
     assert all(check.leak <= max(1e-4, check.rounding) for check in result.layers)
     memory.consolidate(x)
-    assert memory.tasks == 2
+    assert len(memory) == 2
     memory.verify()
 
 

@@ -87,7 +87,7 @@ OLD, NEW = torch.arange(15).reshape(3, 5) % 4, 4 + torch.arange(40).reshape(8, 5
 
 
 def train(memory: GPM, tokens: Tensor) -> None:
-    train_attached(memory, lambda: (memory.model(tokens) - 1).square().mean())
+    train_attached(memory, lambda: (memory._model(tokens) - 1).square().mean())
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -268,7 +268,7 @@ def test_attentions_own_functions_are_its_own(kind: type[nn.Module], apart: bool
 
     memory = GPM(Model(), threshold=0.5)
     memory.consolidate(torch.randn(3, 5, 6))
-    assert memory.tasks == 1
+    assert len(memory) == 1
 
 
 def test_scripted_and_vectorised_parts_pass() -> None:

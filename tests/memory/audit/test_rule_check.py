@@ -123,7 +123,7 @@ def test_a_right_rule_is_not_suspected(
     compute: Compute, view: View, shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     memory, _ = consolidated(compute, view, torch.randn(shape, dtype=dtype) * 3)
-    assert memory.tasks == 1
+    assert len(memory) == 1
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -137,11 +137,11 @@ def test_a_wrong_rule_is_an_error_that_names_the_layer(compute: Compute, view: V
 def test_freeze_holds_the_layer_and_free_lets_it_go() -> None:
     compute, view = WRONG["transposed with bias"]
     memory, x = consolidated(compute, view, torch.randn(20, 6), unsupported="freeze")
-    before = memory.model(x).detach()
-    train_attached(memory, lambda: (memory.model(torch.randn(9, 6)) - 1).square().mean())
-    assert torch.equal(memory.model(x), before)
+    before = memory._model(x).detach()
+    train_attached(memory, lambda: (memory._model(torch.randn(9, 6)) - 1).square().mean())
+    assert torch.equal(memory._model(x), before)
     memory, _ = consolidated(compute, view, torch.randn(20, 6), unsupported="free")
-    assert memory.tasks == 1
+    assert len(memory) == 1
 
 
 @pytest.mark.parametrize(

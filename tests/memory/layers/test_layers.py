@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from remnant import GPM
 from remnant.memory import gram
-from remnant.memory.layers.registry import LayerView, patches, views_of
+from remnant.memory.layers import LayerView, conv, views_of
 from remnant.memory.record.recorder import record
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:Using padding='same'")
@@ -157,7 +157,7 @@ def test_rows_come_in_small_chunks_that_join_to_the_whole(
     x = torch.randn(5, 4, *(6,) * (layer.weight.ndim - 2))
     view = only_view(layer)
     (unchunked,) = list(view.rows(x))
-    monkeypatch.setattr(patches, "CHUNK", limit)
+    monkeypatch.setattr(conv, "CHUNK", limit)
     chunks = list(view.rows(x))
     # One line of one sample (its last dimensions) is the least that is ever unfolded.
     line = view.groups * view.inputs * layer(x).shape[3:].numel()
@@ -170,7 +170,7 @@ def test_a_big_batch_is_never_unfolded_at_once(monkeypatch: pytest.MonkeyPatch) 
     x = torch.randn(32, 8, 16, 16)
     sizes: list[int] = []
     add = gram.Gram.add
-    monkeypatch.setattr(patches, "CHUNK", 100_000)
+    monkeypatch.setattr(conv, "CHUNK", 100_000)
     monkeypatch.setattr(gram.Gram, "add", lambda self, rows: (sizes.append(rows.numel()), add(self, rows))[1])
     memory = GPM(layer)
     memory.consolidate(x)
@@ -294,7 +294,7 @@ def test_queries_shorter_than_keys_count_their_bias_once_each() -> None:
 
     memory = GPM(Cross(), threshold=1.0)
     batch = [{"query": query, "key": key}]
-    grams, _ = record(memory.model, memory._protection.weights, batch, lambda model, b: model(**b))
+    grams, _ = record(memory._model, memory._protection.weights, batch, lambda model, b: model(**b))
     matrix = grams["attention.in_proj"].matrix()
     assert matrix[:, -1, -1].tolist() == [2, 9, 9]
     rows = torch.cat([query.reshape(2, 8), torch.ones(2, 1)], dim=1).double()

@@ -49,7 +49,7 @@ def test_nan_and_inf_are_refused_and_named_and_nothing_is_lost(memory: GPM, pois
 def test_an_error_in_the_middle_leaves_memory_and_model_as_they_were(
     memory: GPM, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = memory.model.train()
+    model = memory._model.train()
     before, weights = frozen_copy(memory.state_dict()), frozen_copy(dict(model.state_dict()))
 
     def loader() -> Any:
@@ -94,7 +94,7 @@ def test_an_input_of_the_wrong_width_names_the_layer(width: int) -> None:
     memory = GPM(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     with pytest.raises(ConsolidationError, match=rf"'0' takes 4 inputs.*given rows of shape \(1, 5, {width}\)"):
         memory.consolidate([torch.randn(5, width)])
-    assert memory.tasks == 0
+    assert len(memory) == 0
 
 
 def test_every_shape_of_batches_gives_the_same_memory() -> None:
@@ -151,7 +151,7 @@ def test_a_bare_pair_of_inputs_and_labels_is_not_taken_for_two_batches() -> None
     memory = GPM(nn.Linear(4, 3))
     with pytest.raises(TypeError, match=r"\[\(x, y\)\]"):
         memory.consolidate((torch.randn(8, 4), torch.zeros(8, dtype=torch.int64)))
-    assert memory.tasks == 0
+    assert len(memory) == 0
     assert memory.consolidate(torch.randn(8, 4).split(3)) == {"model": 4}  # split gives a tuple too: of batches
 
 
@@ -159,4 +159,4 @@ def test_batches_without_examples_are_refused() -> None:
     memory = GPM(nn.Sequential(nn.Linear(4, 3)))
     with pytest.raises(ConsolidationError, match="No protected layer got a single example"):
         memory.consolidate([torch.zeros(0, 4)])
-    assert memory.tasks == 0
+    assert len(memory) == 0

@@ -72,7 +72,7 @@ def test_a_layer_reads_only_as_many_examples_as_it_is_told(net: Net) -> None:
         memory.consolidate([x], layer_samples={"hiden": 2})
     with pytest.raises(ValueError, match=r"layer_samples\['out'\] is 0: it must be a positive whole number"):
         memory.consolidate([x], layer_samples={"out": 0})
-    assert memory.tasks == 1
+    assert len(memory) == 1
 
 
 def test_samples_limit_what_is_remembered(net: Net) -> None:

@@ -1,0 +1,1 @@
+"""What a memory refuses, watches and proves."""

@@ -1,34 +1,32 @@
-"""Buffers are part of what a model computes, and no optimiser moves them: running means, averages, a spectral norm's vectors.
+"""Buffers: running means, averages, the vectors of a spectral norm. No optimizer moves them, but old outputs depend on them.
 
-What cannot be projected is held: the module stays in eval mode, where it leaves its buffers alone.
+They cannot be projected. Instead, their module stays in eval mode, where it leaves its buffers alone.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from ..discovery import Protection, Selection, clean
-from ..layers import norm as norms
-from ..layers.registry import has_rule, is_norm
+from ..discovery import Protection, clean
+from ..layers import allow_train_mode, has_rule, is_norm, keep_in_eval_mode
+from ..patterns import Selection
 from .verification import LayerCheck, check_still
 
 
 class Buffers:
-    """The buffers that old outputs depend on, as the task found them.
+    """The buffers that old outputs depend on, with their values at the task's start.
 
-    All of the norms', and of other modules those that a forward pass reads: floats, saved with the model (the others are
-    caches), selected by the user's patterns.
+    These are the buffers of the norms, and those of other modules that a forward pass reads, if they are floats, selected
+    by the user's patterns, and saved with the model (the others are caches).
     """
 
-    def __init__(self, model: nn.Module, plan: Protection, selection: Selection, unsupported: str) -> None:
+    def __init__(self, model: nn.Module, protection: Protection, selection: Selection, unsupported: str) -> None:
         self._model, self._selection, self._unsupported = model, selection, unsupported
-        self._norms = plan.norms
-        self._first = {name: tensor.detach().clone() for name, tensor in self.others().items()}
-        self.values: dict[str, Tensor] = {}  # by name, at the task's start
-        self.held: list[str] = []  # modules beside the norms that stay in eval mode
+        self._norms = protection.norms
+        self._initial = {name: tensor.detach().clone() for name, tensor in self.others().items()}
+        self.values: dict[str, Tensor] = {}  # at the task's start
+        self.kept_in_eval: list[str] = []  # modules other than norms
 
     def of_norms(self) -> dict[str, Tensor]:
         return {
@@ -39,7 +37,7 @@ class Buffers:
         }
 
     def others(self) -> dict[str, Tensor]:
-        """By name. With unsupported="free" none: whoever lets parameters go that no rule covers, lets these go too."""
+        """The buffers of other modules; none with unsupported="free", which frees all that no rule covers."""
         if self._unsupported == "free":
             return {}
         found = {
@@ -52,34 +50,34 @@ class Buffers:
         return {name: tensor for name, tensor in found.items() if name in self._selection}
 
     def moving(self, read: Collection[str]) -> list[str]:
-        """Those read for the first time that have changed since the memory was made: a later task will change them too."""
+        """Buffers, read for the first time, that training has changed: a later task will change them too."""
         now = self.others()
         return [
             name
-            for name, first in self._first.items()
+            for name, first in self._initial.items()
             if name in read and name in now and not torch.equal(now[name], first.to(now[name]))
         ]
 
     def begin_task(self, read: Collection[str], moving: Iterable[str]) -> None:
-        """What is read now is what the next task must preserve; with unsupported="freeze" it does."""
+        """Notes the values that the next task must preserve; with unsupported="freeze" their modules stay in eval mode."""
         if self._unsupported == "freeze":
-            self.held = sorted({*self.held, *(name.rpartition(".")[0] for name in moving)})
-        known = {name: tensor for name, tensor in self.others().items() if name in read or name in self.values}
-        self.values = {name: tensor.detach().clone() for name, tensor in {**self.of_norms(), **known}.items()}
-        self._first = {name: tensor for name, tensor in self._first.items() if name not in self.values}
+            self.kept_in_eval = sorted({*self.kept_in_eval, *(name.rpartition(".")[0] for name in moving)})
+        others = {name: tensor for name, tensor in self.others().items() if name in read or name in self.values}
+        self.values = {name: tensor.detach().clone() for name, tensor in {**self.of_norms(), **others}.items()}
+        self._initial = {name: tensor for name, tensor in self._initial.items() if name not in self.values}
         self.hold()
 
     def hold(self) -> None:
         for module in self._modules():
-            norms.keep_in_eval_mode(module)
+            keep_in_eval_mode(module)
 
     def release(self) -> None:
         for module in self._modules():
-            norms.allow_train_mode(module, self._model.training)
+            allow_train_mode(module, self._model.training)
 
     def _modules(self) -> list[nn.Module]:
         others = {clean(name): module for name, module in self._model.named_modules()}
-        return [*self._norms.values(), *(others[name] for name in self.held if name in others)]
+        return [*self._norms.values(), *(others[name] for name in self.kept_in_eval if name in others)]
 
     def checks(self) -> list[LayerCheck]:
         now = {**self.of_norms(), **self.others()}

@@ -1,30 +1,37 @@
-"""Holds a module's running statistics still: it stays in eval mode, whatever model.train() says."""
-
-from __future__ import annotations
+"""Normalisation layers: which modules are, and how their running statistics stay as they are."""
 
 from functools import partial
 
 from torch import nn
 
 
-def keep_in_eval_mode(module: nn.Module) -> None:
-    """From now on the layer normalises by the statistics it has, in training too. Modules inside it go their own way.
+def is_norm(layer: nn.Module) -> bool:
+    """Whether a module is a normalisation layer: of torch, or with a name that says so and only vectors to learn."""
+    types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+    own = list(layer.parameters(recurse=False))
+    named = type(layer).__name__.rstrip("123d").endswith("Norm") and all(p.ndim <= 1 for p in own)
+    return isinstance(layer, types) or (named and bool(own))
 
-    `train` is shadowed on the instance (a partial, so that the module can still be copied and pickled): a flag set
-    once would be undone by the next model.train(), and a hook added later would not be seen by compiled code.
+
+def keep_in_eval_mode(module: nn.Module) -> None:
+    """Keeps a module's buffers as they are, whatever `model.train()` does; its submodules still change their mode.
+
+    A flag would be undone by the next `model.train()`, and compiled code ignores hooks that are added later. So `train` is
+    replaced on the instance, by a partial, with which the module can still be copied and pickled.
     """
     if not any(buffer.is_floating_point() for buffer in module.buffers(recurse=False)):
-        return  # nothing is tracked: it normalises by the batch at hand either way
+        return  # without statistics, it normalises by the batch in both modes
     module.training = False
-    object.__setattr__(module, "train", partial(_stay, module))
+    object.__setattr__(module, "train", partial(_train_children, module))
 
 
 def allow_train_mode(module: nn.Module, training: bool) -> None:
+    """Undoes `keep_in_eval_mode`."""
     if module.__dict__.pop("train", None) is not None:
         module.training = training
 
 
-def _stay(module: nn.Module, mode: bool = True) -> nn.Module:
+def _train_children(module: nn.Module, mode: bool = True) -> nn.Module:
     for child in module.children():
         child.train(mode)
     return module

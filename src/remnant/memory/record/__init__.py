@@ -1,0 +1,1 @@
+"""Recording a task: from batches to Gram matrices to grown subspaces."""

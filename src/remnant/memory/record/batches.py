@@ -1,9 +1,7 @@
-"""A task's batches in whatever shape a loop has them: tensors, tuples, dicts; all of them or a random few examples."""
-
-from __future__ import annotations
+"""The batches of a task in any shape: tensors, tuples or dicts; all of them, or a random sample of examples."""
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -15,10 +13,10 @@ Forward = Callable[[nn.Module, Any], object]
 
 
 def stream(batches: Any) -> Iterator[Any]:
-    """One tensor or dict is one batch; anything else is a series of them."""
+    """Yields the batches. A tensor or dict is one batch, anything else is a series of them."""
     if isinstance(batches, tuple) and len({(x.dtype, x.ndim) for x in batches if isinstance(x, Tensor)}) > 1:
-        # As two batches, labels would be remembered for inputs.
-        raise TypeError("Is this tuple one batch (x, y)? Then write [(x, y)]; a series of batches has them all alike.")
+        # Taken as two batches, the labels would be remembered as inputs.
+        raise TypeError("If this tuple is one batch (x, y), write [(x, y)]. All batches of a series must be alike.")
     if isinstance(batches, Tensor | Mapping):
         yield batches
     elif isinstance(batches, Iterable):
@@ -28,7 +26,7 @@ def stream(batches: Any) -> Iterator[Any]:
 
 
 def call(model: nn.Module, batch: Any) -> object:
-    """A tensor is the input, a tuple's first element is, a dict's entries are the forward's arguments by name."""
+    """Passes a tensor as the input, of a tuple the first element, and the entries of a dict by name."""
     if isinstance(batch, Mapping):
         return model(**batch)
     if isinstance(batch, list | tuple):
@@ -36,36 +34,34 @@ def call(model: nn.Module, batch: Any) -> object:
     return model(batch)
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch
+def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Applies a function to every tensor of a nest of lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = (map_tensors(item, function) for item in value)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor of a nest of lists, tuples and dicts."""
+    """Yields every tensor of a nest of lists, tuples and dicts, in the order of `map_tensors`."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
+    elif isinstance(value, list | tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(item)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
 
 
 def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
-    """`count` examples drawn evenly from the whole stream, in batches of the stream's own size.
+    """Draws `count` examples evenly from the whole stream, and yields them in batches of the stream's own size.
 
-    Each example gets a random key and the smallest keys win, so the draw does not depend on how examples are batched.
+    Each example gets a random key and the smallest keys win, so the draw does not depend on the batches.
     """
     if not count:
-        return  # a rank whose share is none
+        return
     keys = np.random.default_rng(seed)
     chosen: list[tuple[float, int, Any]] = []  # a heap with the largest key first
     size = seen = 0
@@ -80,54 +76,27 @@ def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
                 heapq.heapreplace(chosen, (*entry, _example(batch, index)))
         seen += length
     examples = [example for _, _, example in sorted(chosen, key=lambda entry: entry[1])]
-    for _, alike in groupby(examples, key=_shapes):  # batches padded to their own length cannot be mixed
+    for _, alike in groupby(examples, key=_shapes):  # batches that are padded to different lengths cannot be mixed
         group = list(alike)
         for start in range(0, len(group), size):
             yield _collate(group[start : start + size])
 
 
 def _length(batch: Any) -> int:
-    first = _first_tensor(batch)
+    first = next(tensors_in(batch), None)
     if first is None or first.ndim == 0:
         raise TypeError(f"samples= needs batches of tensors to draw examples from; a {type(batch).__name__} has none.")
     return len(first)
 
 
-def _first_tensor(batch: Any) -> Tensor | None:
-    if isinstance(batch, Tensor):
-        return batch
-    values: Iterable[Any] = ()
-    if isinstance(batch, Mapping):
-        values = batch.values()
-    elif isinstance(batch, Sequence) and not isinstance(batch, str):
-        values = batch
-    return next((found for value in values if (found := _first_tensor(value)) is not None), None)
-
-
 def _example(batch: Any, index: int) -> Any:
-    if isinstance(batch, Tensor):
-        return batch[index].clone()  # not a view: it would keep its whole batch alive
-    if isinstance(batch, Mapping):
-        return {key: _example(value, index) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return tuple(_example(value, index) for value in batch)
-    return batch
+    return map_tensors(batch, lambda x: x[index].clone())  # a view would keep the whole batch alive
 
 
 def _shapes(example: Any) -> Any:
-    if isinstance(example, Tensor):
-        return example.shape
-    if isinstance(example, Mapping):
-        return [(key, _shapes(value)) for key, value in example.items()]
-    return [_shapes(value) for value in example] if isinstance(example, tuple) else None
+    return list(example) if isinstance(example, Mapping) else None, [x.shape for x in tensors_in(example)]
 
 
 def _collate(examples: list[Any]) -> Any:
-    first = examples[0]
-    if isinstance(first, Tensor):
-        return torch.stack(examples)
-    if isinstance(first, Mapping):
-        return {key: _collate([example[key] for example in examples]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_collate([example[place] for example in examples]) for place in range(len(first)))
-    return first
+    columns = zip(*map(tensors_in, examples), strict=True)
+    return map_tensors(examples[0], lambda _: torch.stack(next(columns)))

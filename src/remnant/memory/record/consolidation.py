@@ -1,8 +1,6 @@
-"""Remembering a task (Algorithm 1, lines 13–22): its inputs recorded over all ranks, then every basis grown."""
+"""Remembering a task (Algorithm 1, lines 13–22): records its inputs in all processes, then grows every subspace."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,7 +14,7 @@ from . import distributed, recorder
 from .batches import Forward
 from .recorder import Grams
 
-Grown = list[tuple[ProtectedWeight, list[Subspace], int]]  # each weight with its new subspaces and how much they gained
+Grown = list[tuple[ProtectedWeight, list[Subspace], int]]  # weight, its new subspaces, the number of added directions
 
 
 def gather(
@@ -26,17 +24,16 @@ def gather(
     *,
     samples: int | None,
     layer_samples: Mapping[str, int] | None,
-    forward: Forward | None,
+    forward: Forward,
     task: int,
 ) -> Grams:
-    """The Gram of every weight's inputs over one task's batches (or `samples` examples of them), all ranks together."""
-    for what, value in {
-        "samples": samples,
-        **{f"layer_samples[{k!r}]": v for k, v in (layer_samples or {}).items()},
-    }.items():
+    """Records the Gram matrix of every weight's inputs over a task's batches, summed over all processes (lines 14–16)."""
+    layer_samples = layer_samples or {}
+    options = {"samples": samples, **{f"layer_samples[{name!r}]": count for name, count in layer_samples.items()}}
+    for option, value in options.items():
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{what} is {value!r}: it must be a positive whole number, or None for all.")
-    examples = by_layer(layer_samples or {}, [weight.name for weight in weights], "layer_samples")
+            raise ValueError(f"{option} is {value!r}: it must be a positive whole number, or None for all.")
+    examples = by_layer(layer_samples, [weight.name for weight in weights], "layer_samples")
     rank, ranks = distributed.world()
     stream = batch_streams.stream(batches)
     if samples is not None:
@@ -46,9 +43,9 @@ def gather(
     grams: Grams = {}
     count = 0
     try:
-        grams, count = recorder.record(model, weights, stream, forward or batch_streams.call, examples)
+        grams, count = recorder.record(model, weights, stream, forward, examples)
     except Exception as error:
-        failure = error  # raised below, once the other ranks know: they wait for this one
+        failure = error  # raised below: the other processes must know first, since they wait for this one
     failures = distributed.total(int(failure is not None))
     if failure is not None:
         raise failure
@@ -63,32 +60,32 @@ def gather(
             "No protected layer got a single example: nothing was remembered. Are the batches empty, and does the forward "
             "pass reach the layers?"
         )
-    recorder.check(grams)
+    recorder.check_finite(grams)
     return grams
 
 
 def check_all_seen(weights: list[ProtectedWeight], grams: Grams, stepped: Collection[Tensor]) -> None:
-    """A layer this task did not use has nothing to remember; one that was trained must have been seen."""
+    """Refuses a trained layer without inputs. An untrained one is unused in this task and has nothing to remember."""
     unseen = [weight for weight in weights if not grams[weight.name].count]
     trained = [weight.name for weight in unseen if any(parameter in stepped for parameter in weight.parameters)]
     if trained:
         raise ConsolidationError(
             f"{', '.join(map(repr, trained))} got gradients in this task, but the forward pass never called the layer, so "
-            "what it must remember is unknown. Call the layer itself (not a function with its weight), pass forward= so "
-            "that it is reached, or exclude it. Nothing was remembered."
+            "its inputs are unknown. Call the layer itself (not a function with its weight), pass a forward= that reaches "
+            "it, or exclude it. Nothing was remembered."
         )
 
 
 def grow(
     weights: list[ProtectedWeight],
     grams: Grams,
-    threshold: Callable[[str], float],
+    thresholds: Mapping[str, float],
     rank_rule: str,
     fixed: Collection[ProtectedWeight] = (),
 ) -> Grown:
-    """New subspaces for every weight (Eq. 5, 8, 9), the same on every rank; the present ones stay as they are.
+    """Returns grown copies of every weight's subspaces (lines 17–21; Eq. 5, 8, 9), the same in all processes.
 
-    `fixed`: those that must not move at all, whatever their inputs were.
+    `fixed` weights must not move at all, so their subspaces are filled.
     """
     grown: Grown = []
     for weight in weights:
@@ -99,8 +96,8 @@ def grow(
             if weight in fixed:
                 count += new.fill()
             else:
-                count += new.grow(grams[weight.name].energy(group), threshold(weight.name), rank_rule)
-            distributed.same_everywhere(new)
+                count += new.grow(grams[weight.name].energy(group), thresholds[weight.name], rank_rule)
+            distributed.make_identical(new)
             subspaces.append(new)
         grown.append((weight, subspaces, count))
     return grown

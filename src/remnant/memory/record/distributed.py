@@ -1,24 +1,21 @@
-"""One memory over many ranks: Grams are summed, failures shared, bases made identical."""
-
-from __future__ import annotations
+"""One memory in many processes: Gram matrices are summed, failures are shared, bases are made identical."""
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from ..gram import Counts, Gram
 from ..subspace import Subspace
 
 
 def world() -> tuple[int, int]:
-    """This process's rank and how many there are; (0, 1) where no process group runs."""
+    """This process's rank and the number of processes; (0, 1) without a process group."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 def total(number: int) -> int:
-    """The sum of a number over all ranks."""
+    """The sum of a number over all processes."""
     if world()[1] == 1:
         return number
     shared = torch.tensor(number, device=_device())
@@ -27,7 +24,7 @@ def total(number: int) -> int:
 
 
 def anywhere(flags: list[bool]) -> list[bool]:
-    """Which of these are so on any rank."""
+    """Which of these flags are set in any process."""
     if world()[1] == 1 or not flags:
         return flags
     shared = torch.tensor(flags, dtype=torch.int32, device=_device())
@@ -36,7 +33,7 @@ def anywhere(flags: list[bool]) -> list[bool]:
 
 
 def add_up(gram: Gram | Counts) -> None:
-    """Replaces a rank's Gram by the sum over all ranks."""
+    """Replaces a Gram matrix by its sum over all processes."""
     if world()[1] == 1:
         return
     matrix = gram.matrix()
@@ -46,26 +43,13 @@ def add_up(gram: Gram | Counts) -> None:
     gram.count = total(gram.count)
 
 
-def same_everywhere(subspace: Subspace) -> None:
-    """Rank 0's directions on every rank: different hardware may round an eigenvector differently."""
+def make_identical(subspace: Subspace) -> None:
+    """Gives all processes the directions of rank 0: different hardware may round an eigenvector differently."""
     if world()[1] == 1:
         return
-    names = ("basis", "complement", "axes", "weights")
-    state = subspace.state()
-    sizes = [state[name].numel() if name in state else -1 for name in names]
-    shared = torch.tensor(sizes, device=_device())
-    dist.broadcast(shared, 0)
-    received: dict[str, Tensor] = {}
-    for name, size in zip(names, shared.tolist(), strict=True):
-        if size < 0:
-            continue
-        like = next(iter(state.values()))
-        mine = state[name] if name in state and state[name].numel() == size else like.new_zeros(size)
-        buffer = mine.reshape(-1).to(_device()).clone()
-        dist.broadcast(buffer, 0)
-        columns = name in ("basis", "complement")
-        received[name] = buffer.reshape(subspace.capacity, size // subspace.capacity) if columns else buffer
-    subspace.load(received)
+    shared = [{name: tensor.cpu() for name, tensor in subspace.state().items()}]
+    dist.broadcast_object_list(shared, src=0, device=_device())
+    subspace.load(shared[0])
 
 
 def _device() -> torch.device:

@@ -1,6 +1,4 @@
-"""Streams a task's layer inputs into Gram matrices: hooks in, batches through, hooks out."""
-
-from __future__ import annotations
+"""Streams the inputs of a model's layers into Gram matrices, by hooks on the layers."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,17 +8,18 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConsolidationError
 from ..gram import Counts, Gram
 from ..protected import ProtectedWeight, Site
-from .batches import Forward, to_device
+from .batches import Forward, map_tensors
 
 Grams = dict[str, Gram | Counts]
 
 
 class RowSink(Protocol):
-    """Takes a weight's input rows (groups, N, n), constant inputs of biases behind them; for one-hot inputs, indices."""
+    """Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices."""
 
     def add(self, rows: Tensor, /) -> None: ...
 
@@ -32,10 +31,7 @@ def record(
     forward: Forward,
     examples: Mapping[str, int] | None = None,
 ) -> tuple[Grams, int]:
-    """The Gram of every weight's inputs over these batches, model in eval mode, and how many batches there were.
-
-    `examples`: of which weights to read only so many examples of a batch, the first.
-    """
+    """Returns the Gram matrix of every weight's inputs, and the number of batches. See `record_rows`."""
     grams: Grams = {}
     for weight in weights:
         device = weight.view.weight.device
@@ -47,58 +43,58 @@ def record(
 def record_rows(
     model: nn.Module,
     weights: list[ProtectedWeight],
-    ears: Mapping[str, RowSink],
+    sinks: Mapping[str, RowSink],
     batches: Iterable[Any],
     forward: Forward,
     examples: Mapping[str, int] | None = None,
 ) -> int:
-    """Gives the rows that every weight multiplies to its ear, model in eval mode; how many batches there were."""
+    """Passes the rows that each weight multiplies to its sink, with the model in eval mode; returns the number of batches.
+
+    `examples`: weight → how many examples of each batch to read, the first ones; all by default.
+    """
     device = next(model.parameters()).device
     count = 0
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(evaluating(model))
+        stack.enter_context(eval_mode(model))
         stack.enter_context(eager())
         for weight in weights:
             for site in weight.sites:
-                stack.callback(_record_at(weight, site, ears[weight.name], (examples or {}).get(weight.name)).remove)
+                stack.callback(_record_at(weight, site, sinks[weight.name], (examples or {}).get(weight.name)).remove)
         for batch in batches:
             try:
-                forward(model, to_device(batch, device))
+                forward(model, map_tensors(batch, lambda x: x.to(device, non_blocking=True)))
             except Exception as error:
                 error.add_note(
-                    "While remembering a task's inputs. A batch goes to the model as model(batch), model(batch[0]) for a "
-                    "tuple, model(**batch) for a dict; pass forward=lambda model, batch: … if yours is called otherwise."
+                    "This happened while recording a task's inputs. A batch is passed as model(batch), model(batch[0]) for "
+                    "a tuple, model(**batch) for a dict; pass forward=lambda model, batch: … to call yours another way."
                 )
                 raise
             count += 1
     return count
 
 
-def check(grams: Grams) -> None:
-    """NaN or inf anywhere in a layer's inputs shows in its Gram."""
+def check_finite(grams: Grams) -> None:
     bad = [name for name, gram in grams.items() if not bool(torch.isfinite(gram.matrix()).all())]
     if bad:
         raise ConsolidationError(
-            f"Inputs of {', '.join(map(repr, bad))} contain NaN or inf. Nothing was remembered; check the data and the "
-            "model (did training diverge?), then consolidate again."
+            f"Inputs of {', '.join(map(repr, bad))} contain NaN or inf. Nothing was remembered. Check the data and whether "
+            "training diverged, then consolidate again."
         )
 
 
-def _record_at(
-    weight: ProtectedWeight, site: Site, ear: RowSink, examples: int | None
-) -> torch.utils.hooks.RemovableHandle:
+def _record_at(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | None) -> RemovableHandle:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if examples is not None:
             args = tuple(arg[:examples] if isinstance(arg, Tensor) else arg for arg in args)
         for rows in rows_of(weight, site, args, kwargs):
-            ear.add(rows)
+            sink.add(rows)
 
     return site.module.register_forward_pre_hook(before, with_kwargs=True)
 
 
 def rows_of(weight: ProtectedWeight, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """What an ear gets of one call of a layer, whole or in chunks."""
+    """Yields the rows of one call of a layer, with the inputs of 1 for the biases, in one or several chunks."""
     view = site.view
     rows = view.rows(*args, **kwargs)
     ones = view.real(*args, **kwargs) if view.real else 1
@@ -106,26 +102,25 @@ def rows_of(weight: ProtectedWeight, site: Site, args: tuple[Any, ...], kwargs: 
         yield chunk if view.one_hot else _augmented(weight, chunk, site.bias, ones)
 
 
-def _augmented(weight: ProtectedWeight, rows: Tensor, which: int | None, ones: Tensor | int) -> Tensor:
-    """Rows as (groups, N, n), with the constant input 1 of this site's bias behind them."""
+def _augmented(weight: ProtectedWeight, rows: Tensor, bias: int | None, ones: Tensor | int) -> Tensor:
+    """Rows as (groups, N, n), with one more column per bias: 1 for the bias of this site, 0 for the others."""
     rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
-    wanted = (weight.view.groups, weight.view.inputs)
-    if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != wanted:
+    groups, inputs = weight.view.groups, weight.view.inputs
+    if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != (groups, inputs):
         raise ConsolidationError(
-            f"{weight.name!r} takes {wanted[1]} inputs in {wanted[0]} group(s), and was given rows of shape "
-            f"{tuple(rows.shape)}. See to what the batches hold and, where you registered the layer's rule, to that."
+            f"{weight.name!r} takes {inputs} inputs in {groups} group(s), and was given rows of shape {tuple(rows.shape)}. "
+            "Check the batches and, if you registered a rule for the layer, the rule."
         )
-    biases = len(weight.biases)
-    if biases:
+    if biases := len(weight.biases):
         rows = F.pad(rows, (0, biases))
-        if which is not None:
-            rows[:, :, which - biases] = ones
+        if bias is not None:
+            rows[:, :, bias - biases] = ones
     return rows
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, then each module's own mode again."""
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Puts all modules in eval mode inside the block, and each back in its own mode after it."""
     modes = [(module, module.training) for module in model.modules()]
     for module, _ in modes:
         module.training = False
@@ -138,11 +133,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Runs the Python of every module: a compiled or fused forward would pass the hooks by."""
+    """Runs the Python code of every module: a compiled or fused forward would skip the hooks."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        # Setting a stance loads the compiler, which takes seconds; where it is not loaded, nothing is compiled.
+        # Setting a stance loads the compiler, which takes seconds. If it is not loaded, nothing is compiled.
         with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
             yield
     finally:

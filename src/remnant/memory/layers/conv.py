@@ -1,21 +1,35 @@
-"""A convolution's input as rows: one row per output position, the patch the filter saw there (Sec. 4.2, Eq. 4)."""
+"""Convolutions: one row per output position, the patch that the filter sees there (Sec. 4.2, Eq. 4)."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CHUNK = 2**22  # numbers unfolded at a time; the patches of a whole batch never exist together
+from .registry import LayerView, built_in_rule
+
+CHUNK = 2**22  # numbers unfolded at a time, so that the patches of a whole batch never exist together
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 ConvTranspose = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
 
-def conv_rows(layer: Conv, x: Tensor) -> Iterator[Tensor]:
-    """Rows (groups, N, C/groups·k…) of a convolution's input, chunk by chunk."""
+@built_in_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def conv(layer: Conv) -> LayerView:
+    """One subspace per group."""
+    return LayerView(layer.weight, lambda input: _conv_rows(layer, input), bias=layer.bias, groups=layer.groups)
+
+
+@built_in_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def conv_transpose(layer: ConvTranspose) -> LayerView:
+    def rows(input: Tensor, output_size: list[int] | None = None) -> Iterable[Tensor]:
+        return _conv_transpose_rows(layer, input, output_size)
+
+    return LayerView(layer.weight, rows, bias=layer.bias, groups=layer.groups, output_dim=1)
+
+
+def _conv_rows(layer: Conv, x: Tensor) -> Iterator[Tensor]:
+    """Yields rows (groups, N, C/groups·k…) in chunks."""
     x = _batched(x, len(layer.kernel_size))
     if layer.padding == "valid":
         sides = [0] * (2 * len(layer.kernel_size))
@@ -31,8 +45,8 @@ def conv_rows(layer: Conv, x: Tensor) -> Iterator[Tensor]:
     yield from _rows(windows, layer.groups, len(layer.kernel_size))
 
 
-def conv_transpose_rows(layer: ConvTranspose, x: Tensor, output_size: Sequence[int] | None = None) -> Iterator[Tensor]:
-    """Rows of a transposed convolution: the convolution of the zero-stuffed input with the flipped filter."""
+def _conv_transpose_rows(layer: ConvTranspose, x: Tensor, output_size: Sequence[int] | None = None) -> Iterator[Tensor]:
+    """A transposed convolution is the convolution of the zero-stuffed input with the flipped filter."""
     dims = len(layer.kernel_size)
     x = _batched(x, dims)
     geometry = list(zip(layer.kernel_size, layer.stride, layer.dilation, _numbers(layer.padding), strict=True))
@@ -45,8 +59,7 @@ def conv_transpose_rows(layer: ConvTranspose, x: Tensor, output_size: Sequence[i
     stuffed = x.new_zeros(
         *x.shape[:2], *((n - 1) * s + 1 for n, (_, s, _, _) in zip(x.shape[2:], geometry, strict=True))
     )
-    places = tuple(slice(None, None, s) for s in (1, 1, *layer.stride))
-    stuffed[places] = x
+    stuffed[tuple(slice(None, None, s) for s in (1, 1, *layer.stride))] = x
     sides: list[int] = []
     for (k, _, d, p), more in zip(reversed(geometry), reversed(extra), strict=True):
         sides += [d * (k - 1) - p, d * (k - 1) - p + more]
@@ -64,14 +77,14 @@ def _batched(x: Tensor, dims: int) -> Tensor:
 
 
 def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
-    """A view (B, C, out…, k…) of all patches; nothing is copied."""
+    """All patches as a view (B, C, out…, k…)."""
     for dim, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
         x = x.unfold(dim, d * (k - 1) + 1, s)[..., ::d]
     return x
 
 
 def _rows(windows: Tensor, groups: int, dims: int, *, flip: bool = False) -> Iterator[Tensor]:
-    """Copies the patches out, a few samples or a few lines of one sample at a time."""
+    """Copies the patches of a few samples, or of a few lines of one sample, at a time."""
     kernel = tuple(range(-dims, 0)) if flip else ()
     channels = windows.shape[1]
     size = channels // groups * prod(windows.shape[2 + dims :])

@@ -1,0 +1,19 @@
+"""Linear layers: the rows are the inputs themselves (Eq. 3)."""
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from .registry import LayerView, built_in_rule
+
+
+@built_in_rule(nn.Linear)
+def linear(layer: nn.Linear) -> LayerView:
+    return LayerView(layer.weight, lambda input: input.reshape(-1, input.shape[-1]), bias=layer.bias)
+
+
+@built_in_rule("transformers.pytorch_utils.Conv1D")
+def transposed_linear(layer: nn.Module) -> LayerView:
+    """GPT-2's linear layer, whose weight is stored as inputs × outputs."""
+    weight, bias = cast(Tensor, layer.weight), cast(Tensor, layer.bias)
+    return LayerView(weight, lambda x: x.reshape(-1, x.shape[-1]), bias=bias, output_dim=1)
