@@ -1,6 +1,6 @@
-"""A CUDA graph where there is none: it records what is computed, and computes it again on the same tensors.
+"""A CUDA graph for the CPU: it records operations, and replays them on the same tensors.
 
-Like a graph, it does not run Python again, and knows no value that the host has read.
+Like a real graph, a replay does not run Python, and a capture fails if the host reads a value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 TO_THE_HOST = (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default)
 
 
-POOL = object()  # of memory, for graphs that say of none
+POOL = object()  # stands for the memory pool
 
 
 class Graph(TorchDispatchMode):
@@ -49,7 +49,7 @@ class Graph(TorchDispatchMode):
         with torch.no_grad():
             for func, args, kwargs, kept in self.recorded:
                 for before, now in zip(kept, _tensors(func(*args, **kwargs)), strict=True):
-                    if now.data_ptr() != before.data_ptr():  # neither a view nor changed in place
+                    if now.data_ptr() != before.data_ptr():  # not a view, not changed in place
                         before.copy_(now)
 
 

@@ -23,7 +23,6 @@ from remnant.training import (
     Trainer,
     TrainingState,
     Validation,
-    Work,
     run_to_completion,
 )
 from small_options import OPTIONS
@@ -49,7 +48,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
 
 
 def task(rows: int = 90, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Task:
-    """Sorted by class, with a set to validate on that leaves one example over a whole number of batches."""
+    """A task sorted by class. Its validation set has one example more than a whole number of batches."""
     generator = torch.Generator().manual_seed(3)
 
     def split(size: int) -> Split:
@@ -84,20 +83,15 @@ def taught(method: Method, data: Task) -> tuple[int, Task]:
 
 def measured(validation: Validation) -> tuple[tuple[float, float], int]:
     """Loss and accuracy, and how many functions the measurement yielded."""
-    calls = 0
-
-    def counted() -> Work[tuple[float, float]]:
-        nonlocal calls
-        work = validation.measure()
-        while True:
-            try:
-                blocking = next(work)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            calls += blocking is not None
-            yield blocking
-
-    return run_to_completion(counted()), calls
+    calls, work = 0, validation.measure()
+    while True:
+        try:
+            blocking = next(work)
+        except StopIteration as end:
+            return end.value, calls
+        if blocking is not None:
+            blocking()
+            calls += 1
 
 
 @pytest.mark.parametrize("norm", ["running", "batch", "none"])

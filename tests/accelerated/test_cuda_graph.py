@@ -18,7 +18,7 @@ from remnant.training import EagerSteps, RandomState, run_to_completion
 OPTIONS = {
     "gpm": {"threshold": {"value": 0.9}, "samples": 50},
     "ewc": {"strength": 10.0},
-    "hat": {"s_max": 10.0},  # at 400 a hundred steps amplify even float64's rounding beyond any bound
+    "hat": {"s_max": 10.0},  # with 400, a hundred steps amplify even float64's rounding beyond any bound
     "er": {"memory": 100},
     "agem": {"memory": 200, "memory_batch": 64},
     "gem": {"memory": 200},
@@ -28,7 +28,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("steps", "length"), [(5400, 60), (74, 8), (37, 6), (1, 1), (0, 1), (128, 8), (742, 19)])
-def test_an_epoch_takes_few_graphs_and_few_recorded_steps(steps: int, length: int) -> None:
+def test_an_epoch_takes_few_graphs_and_few_captured_steps(steps: int, length: int) -> None:
     assert _steps_per_graph(steps) == length
 
 
@@ -86,7 +86,7 @@ def test_other_runs_may_continue_between_the_parts_of_a_capture(monkeypatch: pyt
     "method", ["gpm", "finetune", "multitask", "single-task", "ewc", "hat", "er", "agem", "gem", "ogd", "owm"]
 )
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:
-    """In float64 for the deep one: a hundred steps amplify float32's rounding beyond any bound, captured or not."""
+    """The deep network uses float64, because a hundred steps amplify float32's rounding beyond any bound."""
     device = torch.device("cuda", 0)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False

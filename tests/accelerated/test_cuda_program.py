@@ -1,4 +1,4 @@
-"""What a kernel needs may be missing or broken: that is said, as the one error for which there are slower ways."""
+"""A missing or broken library raises KernelError, after which slower steps are taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from remnant.accelerated.cuda_program import KernelError, _compiler
 
 
-def test_libraries_that_cannot_be_opened_are_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_libraries_are_reported_as_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     libraries = tmp_path / "nvidia" / "cuda_nvrtc" / "lib"
     libraries.mkdir(parents=True)
     for name in ("libnvrtc.so.0", "libnvrtc-builtins.so.0.1"):

@@ -61,11 +61,11 @@ def test_layer_projections_are_what_a_step_multiplies_the_gradient_with(classes:
             torch.testing.assert_close(parameter.detach(), before[name] - 0.05 * kept, rtol=1e-5, atol=1e-6)
 
 
-def test_it_is_for_small_plain_networks_and_methods_on_a_gpu() -> None:
+def test_it_does_not_apply_on_a_cpu() -> None:
     assert not fits(learner("gpm", "cpu"), 10)
 
 
-def test_a_machine_without_the_kernel_takes_slower_steps_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_kernel_takes_slower_steps_and_gives_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any) -> None:
         raise KernelError("The CUDA compiler library (libnvrtc) was not found.")
 
@@ -96,7 +96,7 @@ def test_other_runs_may_continue_while_the_kernel_is_compiled(monkeypatch: pytes
     assert isinstance(over.value.value, FusedSteps)
 
 
-def test_the_kernel_gets_rows_as_it_reads_them_whatever_the_method_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_gets_contiguous_int64_rows_from_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     class Backwards(METHODS["finetune"]):  # type: ignore[misc]
         def order(self, train: Split, batch: int) -> Tensor:
             rows = torch.arange(len(train) - 1, -1, -1, dtype=torch.int32)
@@ -123,7 +123,7 @@ def test_the_kernel_gets_rows_as_it_reads_them_whatever_the_method_gives(monkeyp
 
 def two_epochs(kind: Any, method: Method, data: Split, batch: int, *, first: bool) -> tuple[list[Tensor], Tensor]:
     """Weights and loss after two epochs of the first or the second task."""
-    torch.manual_seed(3)  # for the examples that are remembered, and for the order of steps
+    torch.manual_seed(3)  # for the remembered examples and the order of steps
     method.start(0)
     if not first:
         method.finish(0, data)
@@ -183,7 +183,7 @@ def test_the_same_steps_give_the_same_bits() -> None:
 
 @pytest.mark.gpu
 def test_several_streams_at_once() -> None:
-    """As seeds have that run together; none gets another's weights, and all reach what one alone does."""
+    """Seeds that run together have a stream each. Each ends with the weights that it reaches alone."""
     alone = two_epochs(FusedSteps, learner("gpm", "cuda"), split("cuda"), 10, first=False)
     streams = [torch.cuda.Stream() for _ in range(4)]
     together = []
@@ -196,7 +196,7 @@ def test_several_streams_at_once() -> None:
 
 
 @pytest.mark.gpu
-def test_it_says_what_it_can_take() -> None:
+def test_fits_knows_the_limits_of_the_kernel() -> None:
     assert fits(learner("gpm", "cuda"), 10)
     assert not fits(learner("gpm", "cuda"), 64)
     assert not fits(learner("gpm", "cuda", hidden=(200, 100)), 10)

@@ -32,7 +32,7 @@ def split(rows: int = 607, dtype: torch.dtype = torch.float32) -> Split:
 
 
 def after(kind: Any, method: Method, data: Split, batch: int, epochs: int, tasks: int) -> tuple[list[Tensor], float]:
-    """Every weight, and the last epoch's loss, after some epochs of the last of so many tasks."""
+    """All weights and the last epoch's loss, after training the last of `tasks` tasks."""
     torch.manual_seed(3)
     for task in range(tasks - 1):
         method.start(task)
@@ -60,11 +60,11 @@ def assert_same_steps(
 @pytest.mark.parametrize("classes", [10, [10, 12]], ids=["one head", "two heads"])
 @pytest.mark.parametrize("method", ["gpm", "finetune", "single-task"])
 def test_a_hundred_steps_equal_eager_ones(method: str, classes: Any, tasks: int, dtype: torch.dtype) -> None:
-    """Two epochs of 607 rows in tens: sixty whole batches and one of seven."""
+    """Two epochs of 607 rows in batches of ten: sixty whole batches and one of seven rows."""
     assert_same_steps(lambda: learner(method, classes, dtype), split(dtype=dtype), 10, 2, tasks, dtype)
 
 
-def test_so_do_those_of_joint_training_with_one_head() -> None:
+def test_joint_training_with_one_head_takes_the_same_steps() -> None:
     assert_same_steps(lambda: learner("multitask"), split(), 10, 2, 1)
 
 
@@ -75,7 +75,7 @@ def test_any_number_of_layers(hidden: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("rows", "batch"), [(7, 10), (10, 10), (11, 10), (1, 10), (23, 1), (1030, 2)])
 def test_any_number_of_rows(rows: int, batch: int) -> None:
-    """Fewer than a batch, one left alone, batches of one, more than are fetched at once."""
+    """Fewer rows than a batch, a last batch of one row, batches of one, more rows than are fetched at once."""
     assert_same_steps(lambda: learner("gpm"), split(rows), batch, 1, 2)
 
 
@@ -91,7 +91,7 @@ def test_the_rate_may_change_between_epochs() -> None:
     assert not any(torch.equal(old, p) for old, p in zip(before, method.network.parameters(), strict=True))
 
 
-def test_what_is_remembered_is_left_alone() -> None:
+def test_the_memory_stays_unchanged() -> None:
     method, data = learner("gpm"), split()
     assert isinstance(method, GradientProjection)
     after(ManualBackwardSteps, method, data, 10, 2, 2)
@@ -119,7 +119,7 @@ class Leaky(MLP):
         return nn.functional.leaky_relu(super().features(x))
 
 
-def test_it_is_for_plain_networks_and_methods_that_only_project() -> None:
+def test_it_applies_to_plain_networks_and_methods_that_only_project() -> None:
     assert all(fits(learner(name)) for name in ("gpm", "finetune", "single-task", "multitask"))
     assert not fits(learner("multitask", [10, 12]))
     assert not fits(learner("ewc"))

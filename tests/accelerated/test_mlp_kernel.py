@@ -1,4 +1,4 @@
-"""The GPU kernel's own source, run on a CPU: every thread of every block, with all that could arrive late arriving late."""
+"""Runs the GPU kernel's source on a CPU, with every thread of every block, and lets every copy arrive as late as it may."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NAMES = ("INPUTS", "HIDDEN1", "HIDDEN2", "CLASSES", "BATCH")
 PMNIST: Sizes = (784, 100, 100, 10, 10)
 SMALL: Sizes = (33, 17, 25, 3, 5)
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to build it with")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Sizes and flags → the program for them, built once."""
+    """Builds the program for given sizes and flags, once each."""
 
     @cache
     def build(sizes: Sizes, *flags: str) -> str:
@@ -41,7 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 
 def example(sizes: Sizes, projects: tuple[bool, bool], steps: int) -> list[Tensor]:
-    """x, what was kept of it, labels, order, three weights, what remains for two layers (or nothing), rate and loss."""
+    """x, the projected x, labels, order, three weights, two projections (or empty), learning rate and loss."""
     inputs, hidden1, hidden2, classes, batch = sizes
     torch.manual_seed(1)
     x, y = torch.randn(40, inputs), torch.randint(0, classes, (40,))
@@ -91,7 +91,7 @@ def obvious(given: list[Tensor], batch: int) -> list[Tensor]:
 CASES = [
     (PMNIST, (True, True)),
     (SMALL, (True, True)),
-    (SMALL, (True, False)),  # a head for each task, which none projects
+    (SMALL, (True, False)),  # a head per task is not projected
     (SMALL, (False, False)),
     ((8, 128, 90, 16, 16), (False, True)),
     ((257, 9, 64, 2, 1), (True, True)),
@@ -99,29 +99,29 @@ CASES = [
 
 
 @pytest.mark.parametrize(("sizes", "projects"), CASES, ids=str)
-def test_it_takes_the_steps_that_are_written_out(sizes: Sizes, projects: tuple[bool, bool], built: Build) -> None:
+def test_it_takes_the_same_steps_as_plain_torch(sizes: Sizes, projects: tuple[bool, bool], built: Build) -> None:
     given = example(sizes, projects, 4)
     got = emulated([built(sizes)], given, 4)
     for mine, right in zip(got, obvious(given, sizes[-1]), strict=True):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_that_left_the_numbers_does_not_look_like_one_that_learns(built: Build) -> None:
+def test_nan_in_the_weights_makes_the_loss_nan(built: Build) -> None:
     given = example(SMALL, (True, True), 2)
     given[4][3, 5] = torch.nan
     assert emulated([built(SMALL)], given, 2)[-1].isnan()
 
 
-def test_no_bit_depends_on_which_block_is_ahead(built: Build) -> None:
+def test_the_result_does_not_depend_on_the_order_of_blocks(built: Build) -> None:
     program, given = [built(PMNIST)], example(PMNIST, (True, True), 3)
     one, other = (emulated(program, given, 3, first) for first in (0, 5))
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_barriers_order_all_that_threads_share(built: Build) -> None:
-    """No barrier between a write and another thread's read or write, and the thread sanitizer ends the program with 66."""
+def test_barriers_separate_all_conflicting_accesses(built: Build) -> None:
+    """The thread sanitizer ends the program with 66 if no barrier separates a write from another thread's access."""
     if shutil.which("setarch") is None:
-        pytest.skip("the sanitizer needs memory laid out the old way, which setarch would do")
+        pytest.skip("the sanitizer needs setarch to switch address randomisation off")
     try:
         program = built(SMALL, "-fsanitize=thread")
     except subprocess.CalledProcessError:

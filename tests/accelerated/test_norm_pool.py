@@ -1,4 +1,4 @@
-"""One pass over memory gives what ReLU, dropout and pooling give one after the other."""
+"""The fused kernels compute the same as norm, ReLU, dropout and pooling one after the other."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def plain(x: Tensor, pool: bool) -> Tensor:
 
 
 @pytest.mark.parametrize(("shape", "pool"), SHAPES)
-def test_at_test_nothing_is_dropped(shape: tuple[int, ...], pool: bool) -> None:
+def test_in_evaluation_mode_nothing_is_dropped(shape: tuple[int, ...], pool: bool) -> None:
     x = torch.randn(shape)
     assert torch.equal(ReluDropout(0.5, pool=pool).eval()(x), plain(x, pool))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("shape", "pool"), SHAPES)
-def test_without_dropout_it_is_relu_and_pooling(shape: tuple[int, ...], pool: bool) -> None:
+def test_without_dropout_it_equals_relu_and_pooling(shape: tuple[int, ...], pool: bool) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda", requires_grad=True)
     ours, theirs = fused(0.0, pool=pool)(x), plain(x, pool)
@@ -61,7 +61,7 @@ def test_with_dropout_the_gradient_goes_where_the_values_came_from(shape: tuple[
 
 
 @pytest.mark.gpu
-def test_each_value_is_dropped_with_the_given_probability_and_anew_each_time() -> None:
+def test_each_value_is_dropped_independently_with_the_given_probability() -> None:
     torch.manual_seed(0)
     x = torch.ones(1000, 1000, device="cuda")
     layer = fused(0.3)
@@ -74,7 +74,7 @@ def test_each_value_is_dropped_with_the_given_probability_and_anew_each_time() -
 
 
 @pytest.mark.gpu
-def test_what_is_no_number_stays_none() -> None:
+def test_nan_stays_nan() -> None:
     for pool in (True, False):
         x = torch.zeros(1, 2, 4, 4, device="cuda")
         x[0, 0, 1, 1] = float("nan")
@@ -108,19 +108,19 @@ def test_a_norm_by_the_batch_in_the_same_pass(rows: int, features: int, rate: fl
     gradient = torch.randn_like(ours)
     found = torch.autograd.grad(ours, [x, norm.weight, norm.bias], gradient)
     normed = norm.double()(x.double())
-    theirs = torch.where(ours > 0, normed / (1 - rate), 0.0)  # which of the positive ones it kept is its own choice
+    theirs = torch.where(ours > 0, normed / (1 - rate), 0.0)  # which positive values were kept is random
     clear = normed.abs() > 1e-4
     assert not ((ours > 0) & (normed < 0) & clear).any()
     assert rate or ((ours > 0) == (normed > 0))[clear].all()
     torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
     expected = torch.autograd.grad(theirs, [x, norm.weight, norm.bias], gradient.double())
-    for a, b in list(zip(found, expected, strict=True))[rows == 2 :]:  # two rows become ±1: dx is rounding alone
+    for a, b in list(zip(found, expected, strict=True))[rows == 2 :]:  # two rows become ±1, so dx is only rounding
         torch.testing.assert_close(a.double(), b.double(), rtol=1e-3, atol=1e-3 * float(b.abs().max()))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pool", [True, False])
-def test_a_norm_that_someone_watches_is_called(pool: bool) -> None:
+def test_a_norm_with_hooks_is_called(pool: bool) -> None:
     norm, seen = before_pooling(8, "cuda") if pool else by_the_batch(8, "cuda"), []
     norm.register_forward_hook(lambda *_: seen.append(1))
     fused(0.5, pool=pool)(torch.randn((4, 8, 4, 4) if pool else (4, 8), device="cuda"), norm)
@@ -131,13 +131,13 @@ def before_pooling(channels: int, device: str = "cpu") -> nn.BatchNorm2d:
     norm = nn.BatchNorm2d(channels, track_running_stats=False, device=device)
     with torch.no_grad():
         norm.weight.uniform_(-1, 2)
-        norm.weight[0] = 0  # what went on says nothing of where it came from
+        norm.weight[0] = 0  # all values of this channel are then equal
         norm.bias.normal_()
     return norm
 
 
 def drawn(layer: ReluDropout, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Which values of an image the layer keeps after this seed: each corner of the windows is shown to it alone."""
+    """Which values the layer keeps with this seed, found by showing it one corner of the windows at a time."""
     kept = torch.zeros(shape, device="cuda")
     height, width = shape[2] // 2 * 2, shape[3] // 2 * 2
     for k in range(4):
@@ -154,9 +154,7 @@ def drawn(layer: ReluDropout, shape: tuple[int, ...], seed: int) -> Tensor:
 def test_a_norm_by_the_batch_before_pooling(shape: tuple[int, ...], rate: float) -> None:
     torch.manual_seed(0)
     norm, layer = before_pooling(shape[1], "cuda"), fused(rate, pool=True)
-    x = (
-        torch.randint(-60, 60, shape, device="cuda") / 16 + 5
-    ).requires_grad_()  # the same or clearly apart: no close calls
+    x = (torch.randint(-60, 60, shape, device="cuda") / 16 + 5).requires_grad_()  # values are equal or clearly apart
     kept = drawn(layer, shape, seed=1)
     torch.manual_seed(1)
     ours = layer(x, norm)
@@ -172,7 +170,7 @@ def test_a_norm_by_the_batch_before_pooling(shape: tuple[int, ...], rate: float)
 
 
 @pytest.mark.gpu
-def test_before_pooling_too_each_value_is_dropped_with_the_given_probability_and_anew_each_time() -> None:
+def test_before_pooling_too_each_value_is_dropped_independently() -> None:
     torch.manual_seed(0)
     norm, layer = before_pooling(64, "cuda"), fused(0.5, pool=True)
     nn.init.zeros_(norm.weight)
@@ -202,16 +200,14 @@ def test_a_norm_before_pooling_is_the_same_bit_for_bit_each_time() -> None:
 def test_a_norm_before_pooling_of_values_far_from_zero_loses_no_digits_of_their_variance() -> None:
     torch.manual_seed(0)
     norm = before_pooling(16, "cuda")
-    x = (
-        torch.randn(8, 16, 29, 29, device="cuda") + 1000
-    )  # in float32 their squares' sum knows the variance to a few per cent
+    x = torch.randn(8, 16, 29, 29, device="cuda") + 1000  # a float32 sum of squares would be off by a few per cent
     theirs = F.max_pool2d(F.relu(norm.double()(x.double())), 2)
     ours = fused(0.0, pool=True)(x, norm.float())
     torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-3)
 
 
 @pytest.mark.gpu
-def test_a_norm_before_pooling_that_is_fixed_passes_the_gradient_on() -> None:
+def test_a_frozen_norm_before_pooling_passes_the_gradient_on() -> None:
     torch.manual_seed(0)
     norm, layer = before_pooling(8, "cuda"), fused(0.0, pool=True)
     x = torch.randn(4, 8, 5, 5, device="cuda", requires_grad=True)
@@ -221,7 +217,7 @@ def test_a_norm_before_pooling_that_is_fixed_passes_the_gradient_on() -> None:
 
 
 @pytest.mark.gpu
-def test_a_norm_before_pooling_keeps_what_is_no_number_to_its_channel() -> None:
+def test_nan_stays_in_its_channel_in_a_norm_before_pooling() -> None:
     for bad in (float("nan"), float("inf")):
         norm, x = before_pooling(3, "cuda"), torch.randn(2, 3, 4, 4, device="cuda")
         x[1, 1, 2, 3] = bad
@@ -231,7 +227,7 @@ def test_a_norm_before_pooling_keeps_what_is_no_number_to_its_channel() -> None:
 
 
 @given(st.integers(1, 10**7))
-def test_rows_are_split_into_parts_of_which_none_is_empty(rows: int) -> None:
+def test_rows_are_split_into_parts_that_are_not_empty(rows: int) -> None:
     parts, share = _split(rows)
     assert 1 <= parts <= PARTS
     assert (parts - 1) * share < rows <= parts * share

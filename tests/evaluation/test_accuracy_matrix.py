@@ -1,4 +1,4 @@
-"""The accuracy matrix: rows in order, NaN for what is not known, and text that keeps every digit."""
+"""The accuracy matrix: rows in order, NaN for unknown entries, and text that keeps every digit."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ NAN = float("nan")
 
 @st.composite
 def matrices(draw):
-    """Any matrix a run may leave behind, finished or not, with or without accuracies on tasks to come."""
+    """Any matrix of a run, finished or not, with or without accuracies on later tasks."""
     tasks = draw(st.integers(1, 5))
     learned = draw(st.integers(0, tasks))
     accuracy = st.floats(0, 1) | st.just(NAN)

@@ -41,7 +41,7 @@ class Classifier(nn.Module):
 
 
 class HostReads(TorchFunctionMode):
-    """Counts what makes the host wait for a tensor's value, whatever device the tensor is on."""
+    """Counts the calls that make the host wait for a tensor's value, on any device."""
 
     NAMES = ("item", "tolist", "cpu", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "nonzero")
 
@@ -51,7 +51,7 @@ class HostReads(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
-        # numpy() of what cpu() gave waits for nothing more.
+        # numpy() after cpu() does not wait again.
         if name in self.NAMES and not (name == "numpy" and self.reads["cpu"]):
             self.reads[name] += 1
         return func(*args, **(kwargs or {}))
@@ -87,7 +87,7 @@ def test_batches_are_counted_together_but_no_more_logits_kept_than_allowed(count
         result = evaluate(score, [s], batch_size=batch_size, loss=loss)
     assert sum(asked) == 3 * count
     assert all(numbers >= at_once for numbers in asked[:-1])
-    assert max(asked) < at_once + 3 * (batch_size + 1)  # the last batch takes in an example left alone
+    assert max(asked) < at_once + 3 * (batch_size + 1)  # a single last example joins the batch before
     assert result.accuracy[0] == (score(s.x, 0).argmax(1) == s.y).double().mean()
     np.testing.assert_allclose(result.loss[0], F.cross_entropy(score(s.x, 0), s.y), rtol=1e-5)
 
@@ -119,7 +119,7 @@ def test_splits_may_be_made_one_at_a_time():
     assert alive == [0, 1, 2]
 
 
-def test_a_network_gone_nan_is_right_about_nothing():
+def test_nan_logits_count_as_wrong():
     zeros = SimpleNamespace(x=torch.randn(8, 4), y=torch.zeros(8, dtype=torch.long))
     result = evaluate(lambda x, _: torch.full((len(x), 3), torch.nan), [zeros], loss=F.cross_entropy)
     assert result.accuracy[0] == 0
@@ -168,7 +168,7 @@ def test_the_gpu_is_waited_for_once(moved, shuffled_on, monkeypatch):
             result = evaluate(score, splits, batch_size=8, loss=F.cross_entropy, device=device, generator=generator)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert not [w for w in waits if "synchronizing" in str(w.message)]  # the debug mode does not know of events
+    assert not [w for w in waits if "synchronizing" in str(w.message)]  # the debug mode ignores events
     assert len(waited) == 1
     np.testing.assert_array_equal(result.accuracy, expected.accuracy)
     np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-5)
@@ -215,7 +215,7 @@ def test_a_network_that_normalises_by_the_batch_can_be_scored_whatever_the_remai
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_module_is_evaluated_in_evaluation_mode_and_put_back_as_it_was(fails):
+def test_a_module_is_evaluated_in_evaluation_mode_and_restored(fails):
     model = Classifier().train()
     model.frozen.eval()
     modes = []

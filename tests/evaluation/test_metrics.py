@@ -20,7 +20,7 @@ from remnant.evaluation import (
 NAN = float("nan")
 UNTRAINED = [0.1, 0.125, 0.1875]
 
-# Fractions of sixteenths are exact in binary, so that what follows is equality and not closeness.
+# Multiples of 1/16 are exact in binary, so that the tests can compare with ==.
 FULL = AccuracyMatrix(
     3,
     [
@@ -93,8 +93,8 @@ def test_forgetting_counts_an_accuracy_from_before_the_task_was_learned():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_needed_accuracy_nobody_measured_makes_the_metric_nan(metric):
-    """Never a mean over fewer tasks: that is how public code lost tasks from its BWT."""
+def test_a_missing_accuracy_makes_the_metric_nan(metric):
+    """A mean over fewer tasks would hide the missing one."""
     matrix = AccuracyMatrix(3, [[NAN], [0.875, 0.5], [NAN, 0.25, 1.0]])
     assert math.isnan(metric(matrix))
 
@@ -104,7 +104,7 @@ def test_forgetting_does_not_overlook_a_gap_in_a_learned_tasks_history():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rows_that_are_not_there_are_refused(metric):
+def test_missing_rows_are_refused(metric):
     with pytest.raises(ValueError, match="No task is learned yet"):
         metric(AccuracyMatrix(2))
     for after in (2, -1):

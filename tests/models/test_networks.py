@@ -55,7 +55,7 @@ def test_training_one_task_leaves_the_other_heads_alone(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_single_head_answers_whatever_the_task(name):
+def test_a_single_head_ignores_the_task(name):
     network, x = small(name, classes=6).eval(), images(3)
     assert network(x).shape == (3, 6)
     torch.testing.assert_close(network(x), network(x, 17), rtol=0, atol=0)
@@ -69,7 +69,7 @@ def test_a_stream_of_one_task_may_have_its_own_head():
     assert network(images(2), 0).shape == (2, 4)
 
 
-def test_heads_need_to_know_the_task():
+def test_a_network_with_heads_needs_the_task():
     with pytest.raises(ValueError, match=r"3 heads: name the task"):
         small("mlp")(images(2))
 
@@ -287,8 +287,8 @@ def test_a_network_of_the_users_own_is_built_from_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_a_step_never_asks_a_tensor_for_its_value(name, options):
-    # Fake tensors have shapes but no values: `.item()`, `if tensor:` and the like raise, as they would stop a capture.
+def test_a_step_never_reads_a_value_on_the_host(name, options):
+    # Fake tensors have shapes but no values, so `.item()` and `if tensor:` raise, as they do during a capture.
     with FakeTensorMode():
         network = small(name, seed=None, **options).train()
         x = torch.empty(4, 3, 32, 32)

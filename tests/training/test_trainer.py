@@ -114,7 +114,7 @@ LOSSES = st.lists(st.sampled_from([0.2, 0.4, 0.6, 0.8, 1.0, math.nan]), min_size
     st.integers(1, 40),
     st.integers(1, 40),
 )
-def test_early_stopping_is_the_published_loop_also_when_it_was_cut_off(
+def test_early_stopping_equals_the_published_loop_also_when_killed_and_resumed(
     losses: list[float], patience: int, factor: float, lr_min: float, epochs: int, killed: int
 ) -> None:
     schedule = Schedule(1.0, epochs, batch=4, patience=patience, factor=factor, lr_min=lr_min)
@@ -183,8 +183,8 @@ def test_fixed_epochs_keep_the_rate_and_the_last_model() -> None:
     assert all(epoch.loss == 0.5 and epoch.seconds > 0 for epoch in done)
 
 
-def test_an_example_left_alone_waits_for_the_next_epoch() -> None:
-    """A batch of one has no statistics to normalise by: seven rows in threes are two batches, not three."""
+def test_a_last_batch_of_one_example_is_left_out() -> None:
+    """A batch of one has no statistics to normalise by, so seven rows in threes are two batches, not three."""
     method = Scripted([0.1] * 10)
     done = fit(method, Schedule(0.25, 5, batch=3), task(train=7))
     assert method.model == 10

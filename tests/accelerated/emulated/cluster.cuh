@@ -1,7 +1,7 @@
-// The cluster on a CPU: every thread of every block is a fibre, and one runs at a time until it has to wait for others.
+// A cluster on a CPU: every thread of every block is a fibre, and one fibre at a time runs until it must wait for others.
 //
-// Stricter than the machine: copies arrive at the last moment and leave NaN until then, the block that may go first is run as
-// far as it can, and with -fsanitize=thread only barriers put one thread's reads and writes before another's.
+// This is stricter than a GPU. Copies arrive at the last moment, and their target is NaN until then. One block runs as far
+// ahead of the others as it can. With -fsanitize=thread only barriers order the accesses of different threads.
 #pragma once
 #include <ucontext.h>
 
@@ -46,11 +46,11 @@ struct alignas(16) float4 {
 namespace emulated {
 
 constexpr int STACK = 1 << 16;
-inline long passed;  // barriers that all reached
+inline long passed;  // barriers that all threads have reached
 
 struct Barrier {
     int members = 0, arrived = 0, generation = 0;
-    char order[4];  // an address a generation: what waits for one must not learn of the next
+    char order[4];  // one address per generation, so that waiting for one generation does not order the next
 
     UNSEEN int arrive() {
         const int mine = generation;
@@ -111,7 +111,7 @@ UNSEEN inline void begin() {
     yield();
 }
 
-// Runs `body` in all threads; `from`: the block that goes first.
+// Runs `body` in all threads. Block `from` runs first.
 UNSEEN inline void launch(int count, int threads, size_t bytes, int from, void (*body)()) {
     program = body;
     blocks = std::vector<Block>(count);
@@ -136,7 +136,7 @@ UNSEEN inline void launch(int count, int threads, size_t bytes, int from, void (
     for (bool any = true; any;) {
         any = false;
         for (int turn = 0; turn < count; turn++)
-            for (long before = -1; before != passed;) {  // far ahead of the others, where it need not wait for them
+            for (long before = -1; before != passed;) {  // until the block must wait for the others
                 before = passed;
                 for (int i = 0; i < threads; i++) {
                     current = &fibres[(from + turn) % count * threads + i];
@@ -172,7 +172,7 @@ UNSEEN inline void cluster_arrive() { emulated::current->cluster_generation = em
 UNSEEN inline void cluster_wait() { emulated::wait(emulated::cluster, emulated::current->cluster_generation, true); }
 UNSEEN inline int cluster_rank() { return emulated::current->block; }
 
-UNSEEN inline float __shfl_sync(unsigned, float value, int lane) {  // lanes meet, but their memory is not put in order
+UNSEEN inline float __shfl_sync(unsigned, float value, int lane) {  // lanes meet, but this does not order their memory accesses
     emulated::Fibre* self = emulated::current;
     emulated::Warp& warp = emulated::blocks[self->block].warps[self->thread / 32];
     float* slots = warp.slots[self->exchanges++ % 2];

@@ -1,4 +1,4 @@
-// The kernel as a program: all it is given on standard input, weights and loss on standard output.
+// Runs the kernel as a program: arguments from standard input, weights and loss to standard output.
 #include <mlp.cu>
 
 #include <cstdio>
