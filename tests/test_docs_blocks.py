@@ -122,7 +122,7 @@ def test_runs_a_network_of_ones_own() -> None:
 
 
 def test_the_stream_of_ones_own_takes_its_seed_and_its_option() -> None:
-    _, code = blocks("streams.md", "Your own")
+    code, _ = blocks("streams.md", "Your own")
     Path("my_streams.py").write_text(code, encoding="utf-8")
     digits = execute(code, "my_streams")["digits"]
     assert digits(0).head_sizes == (2, 2, 2, 2, 2)

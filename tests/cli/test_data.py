@@ -1,4 +1,4 @@
-"""`remnant data`: what a person sees, and the code the shell gets."""
+"""`remnant data`: its output and its exit codes."""
 
 import gzip
 import struct
@@ -29,7 +29,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def originals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Four files of a 20 + 10 image MNIST, and a table that takes it for the whole."""
+    """The four files of an MNIST of 20 + 10 images, accepted as complete."""
     entry = replace(sources.SOURCES["mnist"], counts=((20, 10),))
     monkeypatch.setitem(sources.SOURCES, "mnist", entry)
     folder = tmp_path / "raw"
@@ -67,7 +67,7 @@ def test_status_tells_of_a_damaged_file(originals: Path, root: Path) -> None:
     (root / "mnist.npz").write_bytes(b"PK torn")
     result = runner.invoke(app, ["data", "status"])
     assert "damaged" in result.output
-    assert "Remove it and prepare the set again" in result.output
+    assert "Remove it and prepare the dataset again" in result.output
 
 
 @pytest.mark.parametrize(
