@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -15,57 +16,36 @@ from remnant.suggest import nearest
 
 from .schema import EARLY_STOPPING, Section
 
-# Names that other libraries use for our settings.
+# Our settings, each with the names that other libraries use for it.
 OTHER_NAMES = {
-    "learning_rate": "lr",
-    "step_size": "lr",
-    "eps": "threshold",
-    "epsilon": "threshold",
-    "energy": "threshold",
-    "n_samples": "samples",
-    "buffer_size": "memory",
-    "mem_size": "memory",
-    "n_memories": "memory",
-    "lambda": "strength",
-    "ewc_lambda": "strength",
-    "lamb": "strength",
-    "batch_size": "training.batch",
-    "bs": "training.batch",
-    "n_epochs": "training.epochs",
-    "num_epochs": "training.epochs",
-    "hidden_size": "network.hidden",
-    "hidden_sizes": "network.hidden",
-    "model": "network.name",
-    "arch": "network.name",
-    "n_tasks": "stream.tasks",
-    "num_tasks": "stream.tasks",
-    "wd": "optimizer.weight_decay",
-    "opt": "optimizer.name",
-    "optimiser": "optimizer.name",
+    "lr": ("learning_rate", "step_size"),
+    "threshold": ("eps", "epsilon", "energy"),
+    "memory": ("buffer_size", "mem_size", "memory_size", "n_memories"),
+    "strength": ("lambda", "lamb", "ewc_lambda"),
+    "training.batch": ("batch_size", "bs"),
+    "training.epochs": ("n_epochs", "num_epochs"),
+    "network.name": ("model", "arch", "architecture"),
+    "network.hidden": ("hidden_size", "hidden_sizes"),
+    "stream.tasks": ("n_tasks", "num_tasks"),
+    "optimizer.name": ("opt", "optim", "optimiser"),
+    "optimizer.weight_decay": ("wd", "l2"),
 }
 
 
-class Override(NamedTuple):
-    """One `--set key=value`. `label` is the text that error messages begin with."""
+class Change(NamedTuple):
+    """One `--set key=value`; `label` is that text. `located` adds its section, setting and, in a table, the part."""
 
     key: str
     value: Any
     label: str
+    section: str = "options"
+    name: str = ""
+    part: str = ""
 
 
-class Change(NamedTuple):
-    """An override at its place: a section, a setting in it and, for a table, the part of it (`start` of the threshold)."""
-
-    section: str
-    name: str
-    part: str
-    value: Any
-    label: str
-
-
-def parse(overrides: Sequence[str]) -> list[Override]:
+def parse(overrides: Sequence[str]) -> list[Change]:
     """Reads `key=value` texts. `network=…` and `optimizer=…` are short for their names."""
-    parsed: dict[str, Override] = {}
+    parsed: dict[str, Change] = {}
     for text in overrides:
         key, equals, value = (part.strip() for part in text.partition("="))
         label = f"--set {shorten(key)}={shorten(value)}"
@@ -74,7 +54,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         key = f"{key}.name" if key in ("network", "optimizer") else key
         if key in parsed:
             raise OptionError(f"{parsed[key].label} {label}: {key} is set twice. Give one of them.")
-        parsed[key] = Override(key, _value(value, label), label)
+        parsed[key] = Change(key, _value(value, label), label)
     return list(parsed.values())
 
 
@@ -93,40 +73,34 @@ def _value(text: str, label: str) -> Any:
     raise OptionError(f"{label}: not a value. Write 0.1, 100, true, a word, [1, 2] or {{start = 0.9, step = 0.01}}.")
 
 
-def located(override: Override, sections: Mapping[str, Section], more: str) -> Change:
-    """Finds the setting that an override changes; if there is none, raises an OptionError that ends with `more`."""
-    key, value, label = override
-    if key.rpartition(".")[2] in ("seed", "seeds"):
-        raise OptionError(f"{label}: a seed is not a setting. Choose seeds with --seeds (2, is seed 2 alone).")
-    first, _, rest = key.partition(".")
-    section, name = (first, rest) if first in sections and rest else ("options", key)
+def located(change: Change, sections: Mapping[str, Section], more: str) -> Change:
+    """Finds the setting that is changed; if there is none, raises an OptionError that ends with `more`."""
+    first, _, rest = change.key.partition(".")
+    section, name = (first, rest) if first in sections and rest else ("options", change.key)
     options = sections[section].options
     if name in options:
-        return Change(section, name, "", value, label)
+        return change._replace(section=section, name=name)
     name, _, part = name.partition(".")
     if part and name in options and _form(options[name].kind, part):
-        return Change(section, name, part, value, label)
-    hint = _hint(key, first if first in sections else section, sections)
-    raise OptionError(f"{label}: no such setting of {sections[section].owner}. {hint}  {more}")
+        return change._replace(section=section, name=name, part=part)
+    hint = _hint(change.key, first if first in sections else section, sections)
+    raise OptionError(f"{change.label}: no such setting of {sections[section].owner}. {hint}  {more}")
 
 
 def _hint(key: str, section: str, sections: Mapping[str, Section]) -> str:
     """Suggests the setting whose last word is nearest to that of `key`, if possible one of the same section."""
+    word = key.rpartition(".")[2].lower().replace("-", "_")
+    if word in ("seed", "seeds"):
+        return "Choose seeds with --seeds (2, is seed 2 alone)."
     keys = {where: [write_key(where, name) for name in each.options] for where, each in sections.items()}
     for name, option in sections["options"].options.items():
         keys["options"] += [f"{name}.{part}" for form in option.kind.forms for part in form if "*" not in part]
     every = [each for some in keys.values() for each in some]
-    word = key.rpartition(".")[2].lower().replace("-", "_")
-    found = OTHER_NAMES.get(word)
-    if found not in every:
-        found = _nearest_key(word, keys[section]) or _nearest_key(word, every)
+    found = next((ours for ours, others in OTHER_NAMES.items() if word in others and ours in every), None)
+    for candidates in (keys[section], every):
+        by_last_word = {candidate.rpartition(".")[2]: candidate for candidate in reversed(candidates)}
+        found = found or by_last_word.get(nearest(word, by_last_word, cutoff=0.6) or "")
     return f"Did you mean '{found}'?" if found else f"There are: {', '.join(keys[section])}."
-
-
-def _nearest_key(word: str, keys: Sequence[str]) -> str | None:
-    by_last_word = {key.rpartition(".")[2]: key for key in reversed(keys)}
-    near = nearest(word, by_last_word, cutoff=0.6)
-    return by_last_word[near] if near else None
 
 
 def write_key(section: str, name: str) -> str:
@@ -136,16 +110,16 @@ def write_key(section: str, name: str) -> str:
 
 def merged(kind: Kind, old: Any, part: str, value: Any) -> dict[str, Any]:
     """Returns the table with one part set. A part of another form starts that form from nothing."""
-    if not isinstance(old, dict):
-        try:
-            old = kind.read(old) or {}
-        except Refused:
-            old = {}
+    table: dict[str, Any] = old if isinstance(old, dict) else {}
+    if not table:
+        with suppress(Refused):
+            table = kind.read(old) or {}
     form = _form(kind, part)
-    kept = {key: item for key, item in old.items() if _form(kind, key) == form}
-    table, _, pattern = part.partition(".")
-    if pattern and f"{table}.*" in form:  # a layer's name has dots in it: the pattern is all that follows `layers.`
-        return {table: {**kept.get(table, {}), pattern: value}}
+    kept = {key: item for key, item in table.items() if _form(kind, key) == form}
+    key, _, pattern = part.partition(".")
+    if pattern and f"{key}.*" in form:  # a layer's name has dots in it: the pattern is all that follows `layers.`
+        layers = kept.get(key)
+        return {key: {**(layers if isinstance(layers, dict) else {}), pattern: value}}
     return {**kept, part: value}
 
 
@@ -156,22 +130,19 @@ def refuse_contradictions(changes: Sequence[Change], sections: Mapping[str, Sect
         if one.section == other.section == "training" and {one.name, other.name} <= set(EARLY_STOPPING):
             if (one.value == "none") != (other.value == "none"):
                 reason = "one turns early stopping off, the other sets it"
-        elif one[:2] == other[:2]:
-            kind = sections[one.section].options[one.name].kind
+        elif (one.section, one.name) == (other.section, other.name):
+            forms = [_form_of_change(sections[each.section].options[each.name].kind, each) for each in (one, other)]
             if one.part and not other.part:
                 reason = f"the second sets all of {one.name} and would undo the first"
-            elif _form_of_change(kind, one) != _form_of_change(kind, other):
+            elif forms[0] != forms[1]:
                 reason = f"these are different ways to write {one.name}, and the second would undo the first"
         if reason:
             raise OptionError(f"{one.label} {other.label}: {reason}. Give one of them.")
 
 
 def _form_of_change(kind: Kind, change: Change) -> tuple[str, ...]:
-    if change.part:
-        return _form(kind, change.part)
-    if isinstance(change.value, dict) and change.value:
-        return _form(kind, next(iter(change.value)))
-    return kind.forms[0]
+    key = change.part or (next(iter(change.value), "") if isinstance(change.value, dict) else "")
+    return _form(kind, key) if key else kind.forms[0]
 
 
 def _form(kind: Kind, key: str) -> tuple[str, ...]:

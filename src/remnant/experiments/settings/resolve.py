@@ -157,28 +157,22 @@ class _Draft:
                 self._check(section, name, f"{base.file}: {write_key(section, name)} = {values[name]!r}")
 
     def apply(self, overrides: Sequence[str]) -> None:
-        parsed = parse(overrides)
-        for key, value, label in parsed:
-            section, _, name = key.partition(".")
-            if section in NAMED and name == "name" and value != self.values[section]["name"]:
-                self._switch(section, value, f"{label}: ")
-        if given := [key.removeprefix("stream.") for key, _, _ in parsed if key.startswith("stream.")]:
+        changes = parse(overrides)
+        for change in changes:
+            section, _, name = change.key.partition(".")
+            if section in NAMED and name == "name" and change.value != self.values[section]["name"]:
+                self._switch(section, change.value, f"{change.label}: ")
+        if given := [change.key.removeprefix("stream.") for change in changes if change.key.startswith("stream.")]:
             self.sections["stream"] = schema.stream_section(self.base.benchmark, given)
         more = f"(remnant list settings {self.method} --benchmark {self.base.benchmark} shows all.)"
-        changes = [located(override, self.sections, more) for override in parsed]
+        changes = [located(change, self.sections, more) for change in changes]
         refuse_contradictions(changes, self.sections)
         labels: dict[tuple[str, str], str] = {}
-        for (
-            section,
-            name,
-            part,
-            value,
-            label,
-        ) in changes:  # a table may need several, so all come before the first check
+        for _, value, label, section, name, part in changes:
             labels[section, name] = f"{labels.get((section, name), '')} {label}".strip()
             values, kind = self.values[section], self.sections[section].options[name].kind
             values[name] = merged(kind, values.get(name), part, value) if part else value
-        for (section, name), label in labels.items():
+        for (section, name), label in labels.items():  # last, because a table may need several changes to be whole
             self._check(section, name, label)
 
     def _switch(self, section: str, name: Any, label: str) -> None:
