@@ -33,8 +33,7 @@ class CapturedSteps(Steps):
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)
         self.x, self.y = train.x, train.y
-        whole, self.tail = divmod(self.rows, batch)
-        long = _steps_per_graph(whole)
+        whole, long = self.whole_batches, _steps_per_graph(self.whole_batches)
         lengths = {long * batch if whole >= long else 0, batch if whole % long else 0, self.tail} - {0}
         self.lengths = sorted(lengths, reverse=True)
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}

@@ -49,14 +49,13 @@ class FusedSteps(Steps):
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)
         self.chain = LinearChain(method, train)
-        self.whole = self.rows // batch * batch
         self.kernels: dict[int, MlpKernel] = {}
         self.missing: KernelError | None = None
 
     def compile(self) -> None:
         """Compiles the kernels, which takes seconds the first time."""
         try:
-            for rows in {min(self.batch, self.rows), self.rows - self.whole} - {0}:
+            for rows in {min(self.batch, self.rows), self.tail} - {0}:
                 self.kernels[rows] = MlpKernel(self.chain, rows)
         except KernelError as error:
             self.missing = error
@@ -65,7 +64,8 @@ class FusedSteps(Steps):
         self.loss.zero_()
         # The kernel reads contiguous int64, and reads it later: the attribute keeps the tensor alive.
         self.order = self.new_order().to(self.loss.device, torch.int64).contiguous()
-        for part in (self.order[: self.whole], self.order[self.whole :]):
+        whole = self.rows - self.tail
+        for part in (self.order[:whole], self.order[whole:]):
             if len(part):
                 self.kernels[min(self.batch, len(part))].take_steps(part, self.method.lr, self.loss)
         yield None

@@ -32,22 +32,20 @@ class ManualBackwardSteps(Steps):
         super().__init__(method, train, batch)
         chain = LinearChain(method, train)
         self.loss = torch.zeros((), dtype=chain.x.dtype)
-        whole, tail = divmod(self.rows, batch)
-        self.buffers = {
-            rows: _Buffers(chain, rows, steps) for rows, steps in ((batch, whole), (tail, 1)) if rows * steps
-        }
+        sizes = ((batch, self.whole_batches), (self.tail, 1))
+        self.buffers = {rows: _Buffers(chain, rows, steps) for rows, steps in sizes if rows * steps}
 
     def epoch(self) -> Work[None]:
         self.loss.zero_()
         lr = float(self.method.lr)
         order = self.new_order()
-        whole = self.rows // self.batch * self.batch
+        whole = self.rows - self.tail
         for part in order[:whole].split(STEPS_TOGETHER * self.batch):
             if len(part):
                 self.loss += self.buffers[self.batch].take_steps(part, lr)
                 yield None
-        if whole < self.rows:
-            self.loss += self.buffers[self.rows - whole].take_steps(order[whole:], lr)
+        if self.tail:
+            self.loss += self.buffers[self.tail].take_steps(order[whole:], lr)
 
 
 class _Buffers:

@@ -25,7 +25,10 @@ class Steps(ABC):
         rows = len(train)
         # A last batch of one row is left out, because it has no statistics to normalise by. Which row that is changes.
         self.rows = rows - 1 if rows % batch == 1 and batch > 1 and rows > 1 else rows
-        self.count = -(-self.rows // batch)
+        self.whole_batches, self.tail = divmod(
+            self.rows, batch
+        )  # the tail is the number of rows in a last, smaller batch
+        self.count = self.whole_batches + bool(self.tail)
         self.loss = torch.zeros((), device=method.device)
 
     @abstractmethod
