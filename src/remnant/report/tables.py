@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from remnant.errors import UserError
 from remnant.evaluation import Spread
@@ -19,6 +20,7 @@ PLACES = {"acc": 2, "bwt": 3, "capacity": 0}
 PAPER_PLACES = {**PLACES, "bwt": 2}
 
 
+@cache
 def expected_methods() -> dict[str, list[str]]:
     """The methods that the paper's tables have, for each benchmark."""
     found: dict[str, set[str]] = {}
