@@ -1,9 +1,11 @@
 """`remnant list`: tables of methods, benchmarks, models and settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+
+from remnant.errors import UserError
 
 from .console import friendly_errors, out
 
@@ -16,7 +18,7 @@ def list_methods() -> None:
     with friendly_errors():
         from remnant.methods import METHODS
 
-        _print_table(("method", "what it does"), _summaries(METHODS))
+        _print([{"method": name, "what it does": summary} for name, summary in _summaries(METHODS)])
 
 
 @listing.command("models")
@@ -25,7 +27,7 @@ def list_models() -> None:
     with friendly_errors():
         from remnant.models import MODELS
 
-        _print_table(("model", "what it is"), _summaries(MODELS))
+        _print([{"model": name, "what it is": summary} for name, summary in _summaries(MODELS)])
 
 
 @listing.command("benchmarks")
@@ -36,50 +38,38 @@ def list_benchmarks() -> None:
 
         rows = []
         for name, summary in _summaries(BENCHMARKS):
-            missing = [dataset for dataset in datasets_of(name) if not is_ready(dataset)]
-            state = f"[dim]needs {', '.join(missing)}[/dim]" if missing else "[green]ready[/green]"
-            rows.append((name, state, summary))
-        _print_table(("benchmark", "data", "what it is"), rows)
+            missing = ", ".join(dataset for dataset in datasets_of(name) if not is_ready(dataset))
+            rows.append({"benchmark": name, "data": f"needs {missing}" if missing else "ready", "what it is": summary})
+        _print(rows)
 
 
 @listing.command("settings")
 def list_settings(
     method: Annotated[str, typer.Argument(help="A method (remnant list methods), or path/to/file.py:Name.")],
     benchmark: Annotated[
-        str | None, typer.Option(help="Show its values; without it, those for your own streams.")
+        str | None, typer.Option(help="Show its values; without it, those of your own streams.")
     ] = None,
 ) -> None:
     """List every setting that --set can change."""
     with friendly_errors():
         from remnant.experiments.settings import describe
 
-        rows = [
-            (s.key, "none" if s.value is None else str(s.value), s.allowed, s.source)
-            for s in describe(benchmark, method)
-        ]
-        _print_table(("--set", "value", "allowed", "from"), rows)
+        rows = describe(benchmark, method)
+        _print([{"--set": row.key, "value": row.value, "allowed": row.allowed, "from": row.source} for row in rows])
 
 
 def _summaries(registry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Each name with the first line of its docstring. A plug-in that cannot be loaded shows its error instead."""
-    from remnant.errors import UserError
-
+    """Returns each name with the first line of its docstring, or with the error if it cannot be loaded."""
     rows = []
     for name in sorted(registry):
         try:
-            summary = (registry[name].__doc__ or "").strip().partition("\n")[0]
+            rows.append((name, (registry[name].__doc__ or "").strip().partition("\n")[0]))
         except UserError as error:
-            summary = str(error)
-        rows.append((name, summary))
+            rows.append((name, str(error)))
     return rows
 
 
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
+def _print(rows: list[dict[str, str]]) -> None:
+    from .tables import print_rows
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:  # the first column is what people type: it is never cut short
-        table.add_column(heading, no_wrap=heading == headings[0])
-    for row in rows:
-        table.add_row(*row)
-    out.print(table)
+    print_rows(out, "", rows, tuple(rows[0]), lambda cell: "green" if cell == "ready" else "")

@@ -92,7 +92,7 @@ def test_every_method_takes_a_learning_rate(files: Path) -> None:
 
 def test_the_settings_of_a_method_from_a_file_can_be_listed(files: Path) -> None:
     listed = {setting.key: setting for setting in describe("permuted-digits", "my_method.py:Pull")}
-    assert listed["strength"][1:] == (0.3, "a number", "default of my_method.py:Pull")
+    assert listed["strength"][1:] == ("0.3", "a number", "default of my_method.py:Pull")
     assert listed["needed"].value == "required"
     assert listed["training.epochs"].source == "permuted-digits.toml"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -106,6 +107,13 @@ def _hint(key: str, section: str, sections: Mapping[str, Section]) -> str:
 def write_key(section: str, name: str) -> str:
     """Returns the key as `--set` takes it: the method's own options have no prefix."""
     return name if section == "options" else f"{section}.{name}"
+
+
+def write_value(value: Any) -> str:
+    """Returns the value as `--set` takes it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {write_value(item)}' for key, item in value.items())}}}"
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def merged(kind: Kind, old: Any, part: str, value: Any) -> dict[str, Any]:

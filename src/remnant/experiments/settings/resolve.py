@@ -16,7 +16,7 @@ from remnant.options import REQUIRED, OptionError
 from remnant.registry import Registry, is_file_reference
 
 from . import schema
-from .overrides import located, merged, parse, refuse_contradictions, write_key
+from .overrides import located, merged, parse, refuse_contradictions, write_key, write_value
 from .recipe import SECTIONS, Recipe, default_recipe, recipe
 from .schema import EARLY_STOPPING, Section
 
@@ -83,10 +83,10 @@ def _most_special_first(value: Any) -> Any:
 
 
 class Setting(NamedTuple):
-    """One line of `remnant list settings`. `source` is the recipe's file, or the owner of the default."""
+    """One line of `remnant list settings`: `--set key=value` would change nothing. `source` says where the value is from."""
 
     key: str
-    value: Any
+    value: str
     allowed: str
     source: str
 
@@ -128,7 +128,7 @@ def describe(benchmark: str | None, method: str) -> list[Setting]:
         for name, (kind, default) in section.options.items():
             value = draft.values[where].get(name, "required" if default is REQUIRED else default)
             source = draft.base.file if name in in_recipe else f"default of {section.owner}"
-            lines.append(Setting(write_key(where, name), value, kind.words, source))
+            lines.append(Setting(write_key(where, name), write_value(value), kind.words, source))
     return lines
 
 
