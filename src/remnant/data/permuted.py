@@ -10,7 +10,7 @@ from torch import Tensor
 
 from remnant.options import Share, number, whole
 
-from .sets.store import load_dataset
+from .sets.store import Dataset, load_dataset
 from .stream import Stream
 from .task import Task
 from .task_builder import Transform, generator, held_out_count, make_task, normalise, standardise
@@ -45,19 +45,19 @@ def rotated_mnist(
     """MNIST turned further with every task: task t of T by a random angle in [t−1, t) · degrees / T."""
     angles = [(t + float(generator(seed, "angle", t).random())) * degrees / tasks for t in range(tasks)]
     moves = [(f"rotated {angle:.1f}°", rotation(28, angle)) for angle in angles]
-    return _moved("mnist", moves, valid, standardise("mnist"))
+    return _moved(load_dataset("mnist"), moves, valid, standardise("mnist"))
 
 
 def _permuted(name: str, seed: int, tasks: int, valid: float, transform: Transform) -> Stream:
-    pixels = math.prod(load_dataset(name).input_shape)
+    dataset = load_dataset(name)
+    pixels = math.prod(dataset.input_shape)
     orders = [generator(seed, "permutation", t).permutation(pixels) for t in range(tasks)]
     moves = [(f"permutation {t}", permutation(torch.from_numpy(order))) for t, order in enumerate(orders, 1)]
-    return _moved(name, moves, valid, transform)
+    return _moved(dataset, moves, valid, transform)
 
 
-def _moved(name: str, moves: list[tuple[str, Move]], valid: float, transform: Transform) -> Stream:
+def _moved(dataset: Dataset, moves: list[tuple[str, Move]], valid: float, transform: Transform) -> Stream:
     """One single-head task per move. All share the same rows of stored bytes; the first rows are the validation set."""
-    dataset = load_dataset(name)
     count = len(dataset.labels("train"))
     held = held_out_count(count, valid)
     rows = np.arange(held, count), np.arange(held), np.arange(len(dataset.labels("test")))
@@ -65,7 +65,7 @@ def _moved(name: str, moves: list[tuple[str, Move]], valid: float, transform: Tr
     def task(title: str, move: Move) -> Task:
         return make_task(title, dataset, rows, lambda x: transform(move(x)), tuple(range(10)))
 
-    return Stream(name, tuple(task(*move) for move in moves), "single", dataset.input_shape, (10,))
+    return Stream(dataset.name, tuple(task(*move) for move in moves), "single", dataset.input_shape, (10,))
 
 
 def permutation(order: Tensor) -> Move:
