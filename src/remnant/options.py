@@ -8,9 +8,11 @@ A parameter's annotation says which values it takes. Bounds go into `Annotated`:
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -74,8 +76,11 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     {'tasks': ('a whole number from 1 to 9', 3)}
     """
     found: dict[str, Option] = {}
-    for owner in _signatures(function):
-        hints = _hints(owner)
+    owners = [vars(c)["__init__"] for c in getattr(function, "__mro__", ()) if "__init__" in vars(c)] or [function]
+    for owner in owners:
+        hints: dict[str, Any] = {}
+        with suppress(NameError):  # a type that its file imports for type checkers only
+            hints = get_type_hints(owner, include_extras=True)
         parameters = inspect.signature(owner).parameters.values()
         for parameter in parameters:
             if parameter.name not in found and _is_option(parameter, function):
@@ -87,25 +92,12 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     return found
 
 
-def _signatures(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    if not isinstance(function, type):
-        return [function]
-    return [vars(base)["__init__"] for base in function.__mro__ if "__init__" in vars(base) and base is not object]
-
-
 def _is_option(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:
     if parameter.name in ("self", "seed"):
         return False
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
         return parameter.default is not REQUIRED or not isinstance(function, type) or is_dataclass(function)
     return parameter.kind is parameter.KEYWORD_ONLY
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except NameError:  # a type that its file imports for type checkers only
-        return {}
 
 
 def checked(function: Callable[..., Any], given: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -242,13 +234,10 @@ def anything() -> Kind:
     """Any value that a settings file can hold."""
 
     def read(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(key): read(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [read(item) for item in value]
-        if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-            raise Refused
-        return value
+        try:
+            return json.loads(json.dumps(REQUIRED if value is None else value, allow_nan=False))
+        except (TypeError, ValueError):
+            raise Refused from None
 
     return Kind("a number, a word, true or false, or a list or table of them", read)
 

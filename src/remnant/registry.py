@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
@@ -65,36 +66,31 @@ class Registry(Mapping[str, T], Generic[T]):
         for things in (self._registered, self._objects):
             if name in things:
                 return things[name]
+        found: T
         if is_file_reference(name):
-            found: T = load_from_file(name)
+            found = load_from_file(name)
             return found
-        for point in _entry_points(self.group, tuple(sys.path)).select(name=name):
-            try:
-                loaded: T = point.load()
-            except Exception as error:
-                raise UnknownNameError(f"The {self.kind} '{name}' ({point.value}) {_failure(error)}") from error
-            return loaded
+        for point in self._entry_points().select(name=name):
+            with _explained(f"The {self.kind} '{name}' ({point.value})"):
+                found = point.load()
+            return found
         raise UnknownNameError(f"No {self.kind} called '{name}'. {did_you_mean(name, self)}")
 
     def __contains__(self, name: object) -> bool:
-        return name in self._registered or name in _entry_points(self.group, tuple(sys.path)).names
+        return name in self._registered or name in self._entry_points().names
 
     def __iter__(self) -> Iterator[str]:
         yield from self._registered
-        yield from sorted(_entry_points(self.group, tuple(sys.path)).names - self._registered.keys())
+        yield from sorted(self._entry_points().names - self._registered.keys())
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
+
+    def _entry_points(self) -> EntryPoints:
+        return _entry_points(self.group, tuple(sys.path))
 
     def name_of(self, thing: T | str) -> str:
-        """Returns a name that leads to `thing` in any process: its registered name, or `path/to/file.py:Name`.
-
-        Args:
-            thing: a method, network or stream; or a name, which is returned as it is.
-
-        Raises:
-            UnknownNameError: if the thing is not registered, nor defined at the top level of a file.
-        """
+        """Returns a name that leads to `thing` in any process: its registered name, or `path/to/file.py:Name`."""
         if isinstance(thing, str):
             return thing
         for name, registered in self._registered.items():
@@ -154,15 +150,18 @@ def _import(path: Path, changed: int) -> Any:
     sys.modules[name] = module  # dataclasses and pickle look up their module here
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UnknownNameError(f"{path} {_failure(error)}") from error
+        with _explained(str(path)):
+            spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))
     return module
 
 
-def _failure(error: Exception) -> str:
-    return f"could not be run: {type(error).__name__}: {error}."
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UnknownNameError(f"{what} could not be run: {type(error).__name__}: {error}.") from error

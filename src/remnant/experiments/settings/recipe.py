@@ -16,6 +16,7 @@ from remnant.suggest import did_you_mean
 
 FALLBACK = "default"  # the recipe of streams that have none of their own
 PROTOCOLS = ("paper", "sane")
+FOLDER = files("remnant.experiments.settings.recipes")
 SECTIONS = ("stream", "network", "training", "optimizer")
 
 
@@ -68,7 +69,7 @@ class Recipe:
 
 def recipe_names() -> list[str]:
     """Returns the names of all benchmarks that have a recipe."""
-    names = (entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+    names = (entry.name.removesuffix(".toml") for entry in FOLDER.iterdir() if entry.name.endswith(".toml"))
     return sorted(name for name in names if name != FALLBACK)
 
 
@@ -101,7 +102,7 @@ def default_recipe(benchmark: str = "your_file.py:stream") -> Recipe:
 
 def _read(name: str, benchmark: str, protocol: str) -> Recipe:
     file = f"{name}.toml"
-    content = tomllib.loads((_folder() / file).read_text(encoding="utf-8"))
+    content = tomllib.loads((FOLDER / file).read_text(encoding="utf-8"))
     changes = content.pop("sane", {})
     if protocol == "sane":
         content = _changed(content, changes)
@@ -118,7 +119,3 @@ def _changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     sections = {name: {**content.get(name, {}), **changes.get(name, {})} for name in SECTIONS}
     methods = {name: {**own, **changes.get("methods", {}).get(name, {})} for name, own in content["methods"].items()}
     return {**content, **sections, "methods": methods}
-
-
-def _folder() -> Any:
-    return files("remnant.experiments.settings.recipes")
