@@ -38,21 +38,11 @@ class VersionError(Exception):
 
 
 def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
-    """Encodes a nested state for `remnant.files.write_file`.
+    """Encodes a nested state in pieces for `remnant.files.write_file`.
 
-    Tensors on the CPU are not copied. For a state of 60 MB, the library's writer takes half as long again and blocks all
-    other Python threads for 40 to 90 ms, which delays the runs that share a GPU.
-
-    Args:
-        state: Dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None. Tensors may be on any
-            device; `read` returns them on the CPU, bit for bit.
-
-    Returns:
-        The content of the file, in pieces.
-
-    Raises:
-        TypeError: If the state holds anything else.
-        ValueError: If everything but the tensors takes more than 100 MB.
+    A state consists of dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None. Tensors may be
+    on any device; `read` returns them on the CPU, bit for bit. Tensors on the CPU are not copied: for 60 MB, the library's
+    writer takes half as long again and blocks all other Python threads for 40 to 90 ms.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps({"version": VERSION, "state": _encode(state, "state", tensors)})
@@ -73,13 +63,7 @@ def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Decodes a file that holds the pieces of `pack`.
-
-    Raises:
-        DamagedError: If the file is not what `pack` returned.
-        VersionError: If another version of this package wrote it.
-        OSError: If the file cannot be opened.
-    """
+    """Decodes a file that holds the pieces of `pack`, or raises DamagedError or VersionError."""
     path.open("rb").close()  # a file that may not be read is not a damaged one
     try:
         with safe_open(path, framework="pt") as file:

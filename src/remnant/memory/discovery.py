@@ -71,7 +71,6 @@ def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, un
             chosen = [view for view in views_of(module) or [] if id(view.weight) in selected]
             views += [(".".join(filter(None, (name, view.part))) or ROOT, module, view) for view in chosen]
     protection.weights = _group(views, names, protection, bias, selection)
-    _check_names(protection.weights)
     _settle_others(model, modules, names, selection, unsupported, protection)
     if not protection.weights:
         raise UnsupportedError(
@@ -122,16 +121,13 @@ def _group(
                 column = list(biases).index((id(view.bias), view.bias_part))
             sites.append(Site(module, view, column))
         weights.append(ProtectedWeight(name, first, sites, list(biases.values())))
-    return weights
-
-
-def _check_names(weights: list[ProtectedWeight]) -> None:
     twice = [name for name, count in Counter(weight.name for weight in weights).items() if count > 1]
     if twice:
         raise ValueError(
             f"Two weights are called {twice[0]!r}. A rule that returns several views of a layer must name each: "
             'LayerView(…, part="gate").'
         )
+    return weights
 
 
 def _settle_others(

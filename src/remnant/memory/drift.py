@@ -26,17 +26,9 @@ def activation_drift(
     ΔW_{τ→T} = W_T − W_τ is the change of the weights since task τ; a bias counts as the weight of an input of 1. x_τ are the
     layer's inputs in the network of task τ, so that a layer is not blamed for the changes of the layers before it.
 
-    Args:
-        model: The network after task T.
-        before: Its state_dict after task τ.
-        batches: Task τ's data, each batch as a tuple of arguments for the model.
-        layers: The names of the layers to measure; all that have a rule by default.
-
-    Returns:
-        Layer → histogram of the changes, one value per row and output. Layers that no batch reaches are left out.
-
-    Raises:
-        ValueError: If `before` is not a state_dict of this model, or a change is not finite.
+    `before` is the model's state_dict after task τ. Each batch of task τ's data is a tuple of arguments for the model.
+    Returns layer → histogram, with one value per row and output, for the named layers or all; without those that no batch
+    reaches.
     """
     model = unwrap(model)
     now = dict([*model.named_parameters(), *model.named_buffers()])

@@ -16,7 +16,7 @@ from .audit.state import Buffers
 from .audit.verification import Verification
 from .constraint import Constraint
 from .discovery import discover, unwrap
-from .errors import StateError
+from .errors import ConsolidationError, StateError
 from .patterns import Selection
 from .record import batches as batch_streams
 from .record import consolidation, recorder
@@ -24,6 +24,13 @@ from .record.batches import Forward
 from .report import LayerReport, MemoryReport
 from .subspace import RANK_RULES, Subspace
 from .threshold import ThresholdSetting, parse_threshold
+
+CHOICES = {
+    "bias": ("augment", "freeze", "free"),
+    "norm": ("freeze", "free"),
+    "rank_rule": RANK_RULES,
+    "unsupported": ("error", "freeze", "free"),
+}
 
 
 class GPM:
@@ -73,10 +80,10 @@ class GPM:
         rank_rule: str = "paper",
         unsupported: str = "error",
     ) -> None:
-        _check_choice("bias", bias, ("augment", "freeze", "free"))
-        _check_choice("norm", norm, ("freeze", "free"))
-        _check_choice("rank_rule", rank_rule, RANK_RULES)
-        _check_choice("unsupported", unsupported, ("error", "freeze", "free"))
+        options = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
+        for option, value in options.items():
+            if value not in CHOICES[option]:
+                raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, CHOICES[option]))}.")
         self._model = unwrap(model)
         self._selection = Selection(protect, exclude)
         self._protection = discover(self._model, self._selection, bias=bias, norm=norm, unsupported=unsupported)
@@ -87,10 +94,7 @@ class GPM:
             "threshold": parsed.setting,
             "protect": self._selection.protect,
             "exclude": self._selection.exclude,
-            "bias": bias,
-            "norm": norm,
-            "rank_rule": rank_rule,
-            "unsupported": unsupported,
+            **options,
         }
         self._tasks = 0
         self._constraint = Constraint(self._protection)
@@ -186,7 +190,7 @@ class GPM:
         self._check_model()
         weights = self._protection.weights
         thresholds = {weight.name: self._threshold(weight.name, self._tasks) for weight in weights}
-        coverage = Coverage(self._model, self._protection, self._selection, self._unsupported)
+        coverage = Coverage(self._model, self._protection, self._selection)
         grams = consolidation.gather(
             self._model,
             weights,
@@ -196,13 +200,14 @@ class GPM:
             forward=coverage.watch(forward or batch_streams.call),
             task=self._tasks,
         )
-        fixed = coverage.fixed(self._constraint.stepped)
-        consolidation.check_all_seen(
-            [weight for weight in weights if weight not in fixed], grams, self._constraint.stepped
-        )
-        coverage.check(self._constraint.stepped)
+        stepped = self._constraint.stepped
+        uncovered = {} if self._unsupported == "free" else coverage.find_uncovered(stepped)
+        fixed = list(uncovered) if self._unsupported == "freeze" else []
+        consolidation.check_all_seen([weight for weight in weights if weight not in fixed], grams, stepped)
+        if uncovered and not fixed:
+            raise ConsolidationError(next(iter(uncovered.values())))
         checks.warn_leaks(self._constraint.checks() + self._buffers.checks())
-        moving = self._buffers.moving(coverage.buffers_read)
+        moving = self._buffers.moving(coverage.uses.buffers_read)
         checks.warn_moving_buffers(moving if self._unsupported == "error" else [])
         grown = consolidation.grow(weights, grams, thresholds, self._rank_rule, fixed)
         full = [weight.name for weight, subspaces, _ in grown if all(subspace.full for subspace in subspaces)]
@@ -212,7 +217,7 @@ class GPM:
             weight.adopt(subspaces, [*weight.added, count])
         self._tasks += 1
         self._constraint.begin_task()
-        self._buffers.begin_task(coverage.buffers_read, moving)
+        self._buffers.begin_task(coverage.uses.buffers_read, moving)
         return {weight.name: count for weight, _, count in grown}
 
     # --- inspecting it --------------------------------------------------------------------------------------------
@@ -288,8 +293,3 @@ class GPM:
             raise StateError(f"The memory in {path} does not fit this model: {error}") from error
         memory.load_state_dict(saved)
         return memory
-
-
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, choices))}.")

@@ -10,22 +10,12 @@ Value = TypeVar("Value")
 
 
 def by_layer(patterns: Mapping[str, Value], layers: Iterable[str], option: str) -> dict[str, Value]:
-    """Finds the value of each layer among values given per pattern.
+    """Returns layer → the value of the first pattern that matches it, without the layers that no pattern matches.
 
-    Args:
-        patterns: Pattern → value; the first pattern that matches a layer counts.
-        layers: The names of the layers.
-        option: The name of the option, for the error message.
+    Raises a ValueError, with the name of the option, if a pattern matches no layer.
 
-    Returns:
-        Layer → value, without the layers that no pattern matches.
-
-    Raises:
-        ValueError: If a pattern matches no layer.
-
-    Example:
-        >>> by_layer({"conv*": 0.95, "*": 0.99}, ["conv1", "fc1"], "threshold")
-        {'conv1': 0.95, 'fc1': 0.99}
+    >>> by_layer({"conv*": 0.95, "*": 0.99}, ["conv1", "fc1"], "threshold")
+    {'conv1': 0.95, 'fc1': 0.99}
     """
     layers = list(layers)
     for pattern in patterns:

@@ -22,20 +22,6 @@ class StepProjector:
 
     It needs no optimizer and leaves `.grad` alone, so a step can be recorded into a CUDA graph. After steps that are not
     plain SGD, or from time to time against rounding, call `GPM.restore`.
-
-    Args:
-        memory: The memory whose subspaces the steps must avoid.
-
-    Example:
-        >>> import torch
-        >>> from remnant import GPM
-        >>> from remnant.memory import StepProjector
-        >>> model = torch.nn.Linear(3, 2, bias=False)
-        >>> memory = GPM(model, threshold=1.0)
-        >>> memory.consolidate(torch.tensor([[1.0, 0.0, 0.0]]))
-        {'model': 1}
-        >>> StepProjector(memory).project({model.weight: torch.ones(2, 3)})[model.weight][0].tolist()
-        [0.0, 1.0, 1.0]
     """
 
     def __init__(self, memory: GPM) -> None:
@@ -48,26 +34,16 @@ class StepProjector:
         return self._constraint.frozen_parameters
 
     def project(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """Removes the remembered directions from gradients (Eq. 6–7).
-
-        Args:
-            gradients: Parameter → gradient, as `torch.autograd.grad` computes it. The dict is changed in place.
-
-        Returns:
-            The same dict, with projected gradients and with zeros for frozen parameters.
-        """
+        """Projects gradients (parameter → gradient) in place, sets those of frozen parameters to 0, and returns the dict."""
         self._constraint.project_among(gradients, skip=self._through_inputs)
         return gradients
 
     @contextmanager
     def through_inputs(self, rows: int) -> Iterator[None]:
-        """Projects through the layers' inputs where that is cheaper: δᵀ·(X·P) = (δᵀ·X)·P.
+        """Projects through the layers' inputs where that is cheaper for batches of `rows` rows: δᵀ·(X·P) = (δᵀ·X)·P.
 
         Run a forward pass, its backward pass and `project` inside the block; `project` then skips those layers. The gradient
-        of a layer has one row per output. A batch often has fewer rows: 64, where a wide layer has 2048 outputs.
-
-        Args:
-            rows: How many rows a batch has.
+        of a layer has one row per output, and a batch often has fewer: 64, where a wide layer has 2048 outputs.
         """
         chosen = [weight for weight in self._weights if _is_cheaper_through_input(weight, rows)]
         layers = [weight.sites[0].module for weight in chosen]

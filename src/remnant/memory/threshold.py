@@ -17,80 +17,64 @@ class LinearThreshold:
     start: float
     step: float = 0.0
 
-    def for_layers(self, layers: Iterable[str]) -> ThresholdFunction:
-        return lambda layer, task: _check(min(1.0, self.start + self.step * task), f"threshold({layer!r}, {task})")
-
-    @property
-    def setting(self) -> float | dict[str, float]:
-        """The form in which a saved memory keeps it; `parse_threshold` reads it back."""
-        return {"start": self.start, "step": self.step} if self.step else self.start
+    def __call__(self, layer: str, task: int) -> float:
+        return min(1.0, self.start + self.step * task)
 
 
 @dataclass(frozen=True)
-class LayerThreshold:
-    """One ε per pattern of layer names; the first pattern that matches a layer counts."""
+class Threshold:
+    """ε in the one form that `parse_threshold` gives it."""
 
-    patterns: dict[str, float]
+    value: dict[str, float] | ThresholdFunction  # by pattern of layer names, or by layer and task
+
+    @property
+    def setting(self) -> Any:
+        """The form in which a saved memory keeps it; None for a user's function, which no file can hold."""
+        match self.value:
+            case LinearThreshold(start, step):
+                return {"start": start, "step": step} if step else start
+            case dict():
+                return {"layers": self.value}
+        return None
 
     def for_layers(self, layers: Iterable[str]) -> ThresholdFunction:
+        """Returns the function (layer, task) → ε."""
+        if not isinstance(self.value, dict):
+            function = self.value
+            return lambda layer, task: _check(function(layer, task), f"threshold({layer!r}, {task})")
         layers = list(layers)
-        values = by_layer(self.patterns, layers, "threshold")
-        for layer in layers:
-            if layer not in values:
-                raise ValueError(f"No threshold pattern matches layer {layer!r}. Add one, or '*' for all other layers.")
+        values = by_layer(self.value, layers, "threshold")
+        if missing := [layer for layer in layers if layer not in values]:
+            raise ValueError(
+                f"No threshold pattern matches layer {missing[0]!r}. Add one, or '*' for all other layers."
+            )
         return lambda layer, task: values[layer]
-
-    @property
-    def setting(self) -> dict[str, dict[str, float]]:
-        return {"layers": self.patterns}
-
-
-@dataclass(frozen=True)
-class CustomThreshold:
-    """A function of the user's. A saved memory cannot keep it."""
-
-    function: ThresholdFunction
-    setting: None = None
-
-    def for_layers(self, layers: Iterable[str]) -> ThresholdFunction:
-        return lambda layer, task: _check(self.function(layer, task), f"threshold({layer!r}, {task})")
-
-
-Threshold = LinearThreshold | LayerThreshold | CustomThreshold
 
 
 def parse_threshold(threshold: ThresholdSetting) -> Threshold:
     """Reads every form in which ε can be given.
 
-    Args:
-        threshold: ε for all layers and tasks as a number or `{"value": ε}`; `{"start": ε₀, "step": δ}` for ε₀ + δ·t; one ε
-            per pattern of layer names as `{pattern: ε}` or `{"layers": {pattern: ε}}`; or a function (layer, task) → ε.
+    The forms are a number or `{"value": ε}` for all layers and tasks, `{"start": ε₀, "step": δ}` for ε₀ + δ·t, `{pattern: ε}`
+    or `{"layers": {pattern: ε}}` by layer name, and a function (layer, task) → ε.
 
-    Returns:
-        A threshold. Its `for_layers(names)` gives the function (layer, task) → ε.
-
-    Raises:
-        ValueError: If a value is not in (0, 1].
-
-    Example:
-        >>> epsilon = parse_threshold({"start": 0.97, "step": 0.003}).for_layers(["fc1"])
-        >>> epsilon("fc1", 2)
-        0.976
+    >>> epsilon = parse_threshold({"start": 0.97, "step": 0.003}).for_layers(["fc1"])
+    >>> epsilon("fc1", 2)
+    0.976
     """
     if callable(threshold):
-        return CustomThreshold(threshold)
+        return Threshold(threshold)
     if not isinstance(threshold, Mapping):
-        return LinearThreshold(_check(threshold, "threshold"))
+        return Threshold(LinearThreshold(_check(threshold, "threshold")))
     if set(threshold) == {"value"}:
-        return LinearThreshold(_check(threshold["value"], "threshold"))
+        return Threshold(LinearThreshold(_check(threshold["value"], "threshold")))
     if "start" in threshold and set(threshold) <= {"start", "step"}:
         step = threshold.get("step", 0.0)
         if not isinstance(step, int | float) or isinstance(step, bool):
             raise ValueError(f"threshold['step'] is {step!r}: it must be a number, for example 0.003.")
-        return LinearThreshold(_check(threshold["start"], "threshold['start']"), float(step))
-    named = set(threshold) == {"layers"} and isinstance(threshold["layers"], Mapping)
-    patterns = threshold["layers"] if named else threshold
-    return LayerThreshold({pattern: _check(value, f"threshold[{pattern!r}]") for pattern, value in patterns.items()})
+        return Threshold(LinearThreshold(_check(threshold["start"], "threshold['start']"), float(step)))
+    nested = set(threshold) == {"layers"} and isinstance(threshold["layers"], Mapping)
+    patterns = threshold["layers"] if nested else threshold
+    return Threshold({pattern: _check(value, f"threshold[{pattern!r}]") for pattern, value in patterns.items()})
 
 
 def _check(value: object, name: str) -> float:

@@ -12,7 +12,7 @@ from attached import train_attached
 from torch import Tensor, nn
 
 from remnant import GPM, ConsolidationError, LayerView, register_layer
-from remnant.memory.audit import rule_check
+from remnant.memory.audit import coverage
 from remnant.memory.layers import registry as layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:The forward pass reads buffers")
@@ -157,7 +157,7 @@ def test_freeze_holds_the_layer_and_free_lets_it_go() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_the_built_in_rules_hold_by_this_measure(model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule_check, "has_own_rule", layers.has_rule)
+    monkeypatch.setattr(coverage, "has_own_rule", layers.has_rule)
     GPM(model, threshold=0.5).consolidate([x])
 
 

@@ -7,7 +7,7 @@ subtracts. Torch's function mode sees both.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ..discovery import Protection, clean
 from ..patterns import Selection
 from ..precision import full_precision
-from ..record.batches import Forward, tensors_in
+from ..record.batches import tensors_in
 
 # Functions that multiply a weight and an input, as layers do.
 PRODUCT = re.compile(
@@ -46,6 +46,7 @@ class FunctionalUses(TorchFunctionMode):
     def __init__(self, model: nn.Module, protection: Protection, selection: Selection) -> None:
         super().__init__()
         self._model, self._protection, self._selection = model, protection, selection
+        self.watched = False
         self.buffers_read: set[str] = set()
         self._protected = {parameter for weight in protection.weights for parameter in weight.parameters}
         self._found: list[tuple[Tensor, str, list[_Fingerprint], list[_Fingerprint]]] = []  # with inputs and results
@@ -57,24 +58,20 @@ class FunctionalUses(TorchFunctionMode):
         self._origins: dict[int, tuple[Tensor, frozenset[Tensor]]] = {}
         self._buffers: dict[int, str] = {}
 
-    def watch_first_call(self, forward: Forward) -> Forward:
-        """Wraps `forward` so that its first call is watched: a model treats every batch alike."""
-        watched = False
-
-        def watching(model: nn.Module, batch: Any) -> object:
-            nonlocal watched
-            if watched:
-                return forward(model, batch)
-            watched = True
-            with ExitStack() as stack:
-                for hook in self._hooks():
-                    stack.callback(hook.remove)
-                self._note_own_tensors()
-                stack.callback(self._origins.clear)
-                stack.enter_context(self)
-                return forward(model, batch)
-
-        return watching
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watches one forward pass."""
+        self.watched = True
+        buffers = [(clean(name), buffer) for name, buffer in self._model.named_buffers()]
+        self._buffers = {id(buffer): name for name, buffer in buffers}
+        own = [*self._model.parameters(), *(buffer for _, buffer in buffers)]
+        self._origins = {id(x): (x, frozenset({x}) & self._protected) for x in own}
+        with ExitStack() as stack:
+            for hook in self._hooks():
+                stack.callback(hook.remove)
+            stack.callback(self._origins.clear)
+            stack.enter_context(self)
+            yield
 
     @property
     def outside(self) -> dict[Tensor, str]:
@@ -114,12 +111,6 @@ class FunctionalUses(TorchFunctionMode):
             elif id(x) not in self._origins or writes:
                 # The result of a count or comparison no longer moves with the weight.
                 self._origins[id(x)] = (x, parameters if x.is_floating_point() else frozenset())
-
-    def _note_own_tensors(self) -> None:
-        buffers = [(clean(name), buffer) for name, buffer in self._model.named_buffers()]
-        self._buffers = {id(buffer): name for name, buffer in buffers}
-        own = [*self._model.parameters(), *(buffer for _, buffer in buffers)]
-        self._origins = {id(x): (x, frozenset({x}) & self._protected) for x in own}
 
     def _hooks(self) -> Iterator[RemovableHandle]:
         """Allows uses inside the layers that have a rule, and in modules that the user left unprotected."""

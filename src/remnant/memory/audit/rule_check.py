@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers import has_own_rule
 from ..precision import full_precision
 from ..protected import ProtectedWeight, Site
-from ..record.batches import Forward, tensors_in
-from ..record.recorder import eager, eval_mode, rows_of
+from ..record.batches import tensors_in
+from ..record.recorder import eager_eval, rows_of
 
 VISIBLE = 0.03  # relative to the effect of a free change of the same size; float32 rounds to less than 1e-5
 DRAWS = 3
@@ -23,50 +22,29 @@ TINY = 1e-3
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class RuleCheck:
-    """Keeps the first call of each layer with a user's rule, and compares the layer with its rule."""
+@torch.no_grad()
+def find_wrong_rules(
+    model: nn.Module, sites: list[tuple[ProtectedWeight, Site]], calls: dict[nn.Module, Call]
+) -> list[ProtectedWeight]:
+    """Returns the weights whose rule does not describe their layer. An untestable rule is assumed correct."""
+    called = [(weight, site) for weight, site in sites if site.module in calls]
+    if not called:
+        return []
+    with eager_eval(model), full_precision(next(model.parameters()).device):
+        return [weight for weight, site in called if _disagrees(weight, site, calls[site.module])]
 
-    def __init__(self, model: nn.Module, weights: list[ProtectedWeight]) -> None:
-        self._model = model
-        # Narrower types round so much that a layer which sums or saturates could look wrong.
-        precise = [weight for weight in weights if weight.view.weight.dtype in (torch.float32, torch.float64)]
-        self._sites = [(weight, site) for weight in precise for site in weight.sites if has_own_rule(site.module)]
-        self._calls: dict[nn.Module, Call] = {}
 
-    def watch_first_call(self, forward: Forward) -> Forward:
-        """Wraps `forward` so that the first call of each layer is kept."""
-
-        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._calls.setdefault(module, (args, kwargs))
-
-        def watched(model: nn.Module, batch: Any) -> object:
-            modules = {site.module for _, site in self._sites} - self._calls.keys()
-            hooks = [module.register_forward_pre_hook(keep, with_kwargs=True) for module in modules]
-            try:
-                return forward(model, batch)
-            finally:
-                for hook in hooks:
-                    hook.remove()
-
-        return watched
-
-    @torch.no_grad()
-    def wrong(self) -> list[ProtectedWeight]:
-        """The weights whose rule does not describe the layer. An untestable rule is assumed correct."""
-        with eval_mode(self._model), eager(), full_precision(next(self._model.parameters()).device):
-            return [w for w, site in self._sites if site.module in self._calls and self._disagrees(w, site)]
-
-    def _disagrees(self, weight: ProtectedWeight, site: Site) -> bool:
-        """Tests one example, whose rows leave most directions free, or the batch if the layer takes nothing smaller."""
-        for call in (_first_example(self._calls[site.module]), self._calls[site.module]):
-            try:
-                effects = [_effects(weight, site, call, draw) for draw in range(DRAWS)]
-            except Exception:
-                continue  # the layer cannot be called in this way
-            of_free, of_unseen = sum(free for free, _ in effects), sum(unseen for _, unseen in effects)
-            if of_free > 0 and isfinite(of_unseen):
-                return of_unseen > VISIBLE * of_free
-        return False
+def _disagrees(weight: ProtectedWeight, site: Site, call: Call) -> bool:
+    """Tests one example, whose rows leave most directions free, or the batch if the layer takes nothing smaller."""
+    for smaller in (_first_example(call), call):
+        try:
+            effects = [_effects(weight, site, smaller, draw) for draw in range(DRAWS)]
+        except Exception:
+            continue  # the layer cannot be called in this way
+        of_free, of_unseen = sum(free for free, _ in effects), sum(unseen for _, unseen in effects)
+        if of_free > 0 and isfinite(of_unseen):
+            return of_unseen > VISIBLE * of_free
+    return False
 
 
 def _effects(weight: ProtectedWeight, site: Site, call: Call, draw: int) -> tuple[float, float]:

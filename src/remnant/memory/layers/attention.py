@@ -1,5 +1,7 @@
 """Multi-head attention: query, key and value each see their own input, the output projection sees the joined heads."""
 
+from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -57,32 +59,16 @@ def _joined_heads(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Tensor:
-    """The input of the output projection, which no hook sees: the same attention, with the identity as that projection."""
-    if layer.batch_first and query.ndim == 3:
-        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    """The input of the output projection, which no hook sees: the output of a copy whose output projection is the identity."""
+    twin = copy(layer)
+    twin._modules, twin.training = {}, False
     identity = torch.eye(layer.embed_dim, dtype=query.dtype, device=query.device)
-    output, _ = F.multi_head_attention_forward(
-        query,
-        key,
-        value,
-        layer.embed_dim,
-        layer.num_heads,
-        layer.in_proj_weight,
-        layer.in_proj_bias,
-        layer.bias_k,
-        layer.bias_v,
-        layer.add_zero_attn,
-        0.0,
-        identity,
-        None,
-        training=False,
-        key_padding_mask=key_padding_mask,
-        need_weights=True,  # as in training, where masks are added rather than fused
-        attn_mask=attn_mask,
-        use_separate_proj_weight=layer.in_proj_weight is None,
-        q_proj_weight=layer.q_proj_weight,
-        k_proj_weight=layer.k_proj_weight,
-        v_proj_weight=layer.v_proj_weight,
-        is_causal=is_causal and attn_mask is not None,
-    )
-    return output
+    vars(twin)["out_proj"] = SimpleNamespace(weight=identity, bias=None)
+    # With need_weights, masks are added as in training, and not fused.
+    masks = {
+        "key_padding_mask": key_padding_mask,
+        "attn_mask": attn_mask,
+        "is_causal": is_causal and attn_mask is not None,
+    }
+    output: Tensor = twin.forward(query, key, value, need_weights=True, **masks)[0]  # type: ignore[arg-type]
+    return output.transpose(0, 1) if layer.batch_first and output.ndim == 3 else output

@@ -1,16 +1,8 @@
-"""Normalisation layers: which modules are, and how their running statistics stay as they are."""
+"""Normalisation layers: no rule gives them rows, so their running statistics are kept as they are."""
 
 from functools import partial
 
 from torch import nn
-
-
-def is_norm(layer: nn.Module) -> bool:
-    """Whether a module is a normalisation layer: of torch, or with a name that says so and only vectors to learn."""
-    types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-    own = list(layer.parameters(recurse=False))
-    named = type(layer).__name__.rstrip("123d").endswith("Norm") and all(p.ndim <= 1 for p in own)
-    return isinstance(layer, types) or (named and bool(own))
 
 
 def keep_in_eval_mode(module: nn.Module) -> None:

@@ -169,3 +169,11 @@ def _rule_of(layer: nn.Module) -> Rule | None:
             # The rule of the base knows nothing of what a subclass's own forward does to the input.
             return rule if type(layer).forward is getattr(kind, "forward", None) else None
     return None
+
+
+def is_norm(layer: nn.Module) -> bool:
+    """Whether a module is a normalisation layer: of torch, or with a name that says so and only vectors to learn."""
+    types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+    own = list(layer.parameters(recurse=False))
+    named = type(layer).__name__.rstrip("123d").endswith("Norm") and all(p.ndim <= 1 for p in own)
+    return isinstance(layer, types) or (named and bool(own))

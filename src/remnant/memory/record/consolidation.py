@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import ConsolidationError
@@ -46,12 +47,12 @@ def gather(
         grams, count = recorder.record(model, weights, stream, forward, examples)
     except Exception as error:
         failure = error  # raised below: the other processes must know first, since they wait for this one
-    failures = distributed.total(int(failure is not None))
+    failures = int(distributed.summed(torch.tensor(int(failure is not None))))
     if failure is not None:
         raise failure
     if failures:
         raise ConsolidationError(f"{failures} other rank(s) failed to record the task; see their errors.")
-    if not distributed.total(count):
+    if not distributed.summed(torch.tensor(count)):
         raise ConsolidationError("There were no batches: nothing was remembered. Is the loader empty or used up?")
     for gram in grams.values():
         distributed.add_up(gram)
@@ -60,7 +61,12 @@ def gather(
             "No protected layer got a single example: nothing was remembered. Are the batches empty, and does the forward "
             "pass reach the layers?"
         )
-    recorder.check_finite(grams)
+    bad = [name for name, gram in grams.items() if not bool(torch.isfinite(gram.matrix()).all())]
+    if bad:
+        raise ConsolidationError(
+            f"Inputs of {', '.join(map(repr, bad))} contain NaN or inf. Nothing was remembered. Check the data and whether "
+            "training diverged, then consolidate again."
+        )
     return grams
 
 

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..gram import Counts, Gram
 from ..subspace import Subspace
@@ -14,33 +15,20 @@ def world() -> tuple[int, int]:
     return 0, 1
 
 
-def total(number: int) -> int:
-    """The sum of a number over all processes."""
-    if world()[1] == 1:
-        return number
-    shared = torch.tensor(number, device=_device())
+def summed(tensor: Tensor) -> Tensor:
+    """The sum of a tensor over all processes."""
+    if world()[1] == 1 or not tensor.numel():
+        return tensor
+    shared = tensor.to(_device()).contiguous()
     dist.all_reduce(shared)
-    return int(shared)
-
-
-def anywhere(flags: list[bool]) -> list[bool]:
-    """Which of these flags are set in any process."""
-    if world()[1] == 1 or not flags:
-        return flags
-    shared = torch.tensor(flags, dtype=torch.int32, device=_device())
-    dist.all_reduce(shared)
-    return [count > 0 for count in shared.tolist()]
+    return shared.to(tensor.device)
 
 
 def add_up(gram: Gram | Counts) -> None:
     """Replaces a Gram matrix by its sum over all processes."""
-    if world()[1] == 1:
-        return
-    matrix = gram.matrix()
-    shared = matrix.to(_device()).contiguous()
-    dist.all_reduce(shared)
-    gram.replace(shared.to(matrix.device))
-    gram.count = total(gram.count)
+    if world()[1] > 1:
+        gram.replace(summed(gram.matrix()))
+        gram.count = int(summed(torch.tensor(gram.count)))
 
 
 def make_identical(subspace: Subspace) -> None:

@@ -56,8 +56,7 @@ def record_rows(
     count = 0
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(eval_mode(model))
-        stack.enter_context(eager())
+        stack.enter_context(eager_eval(model))
         for weight in weights:
             for site in weight.sites:
                 stack.callback(_record_at(weight, site, sinks[weight.name], (examples or {}).get(weight.name)).remove)
@@ -72,15 +71,6 @@ def record_rows(
                 raise
             count += 1
     return count
-
-
-def check_finite(grams: Grams) -> None:
-    bad = [name for name, gram in grams.items() if not bool(torch.isfinite(gram.matrix()).all())]
-    if bad:
-        raise ConsolidationError(
-            f"Inputs of {', '.join(map(repr, bad))} contain NaN or inf. Nothing was remembered. Check the data and whether "
-            "training diverged, then consolidate again."
-        )
 
 
 def _record_at(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | None) -> RemovableHandle:
@@ -119,21 +109,11 @@ def _augmented(weight: ProtectedWeight, rows: Tensor, bias: int | None, ones: Te
 
 
 @contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Puts all modules in eval mode inside the block, and each back in its own mode after it."""
+def eager_eval(model: nn.Module) -> Iterator[None]:
+    """Runs the Python code of every module in eval mode: a compiled or fused forward would skip the hooks."""
     modes = [(module, module.training) for module in model.modules()]
     for module, _ in modes:
         module.training = False
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
-def eager() -> Iterator[None]:
-    """Runs the Python code of every module: a compiled or fused forward would skip the hooks."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -142,3 +122,5 @@ def eager() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        for module, mode in modes:
+            module.training = mode
