@@ -8,11 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from remnant.accelerated.cuda_graph import CapturedSteps
 from remnant.accelerated.linear_chain import is_linear_chain
 from remnant.data import Split
 from remnant.methods import METHODS, OPTIMIZERS, Finetune, GradientProjection, Method
 from remnant.models import Network, build
 from remnant.options import OptionError, options_of
+from remnant.training import EagerSteps, RandomState, run_to_completion
 from small_options import OPTIONS
 
 CASES: dict[str, dict[str, Any]] = {
@@ -155,6 +157,37 @@ def test_it_follows_the_learning_rate() -> None:
     method.lr.zero_()
     learn(method, data())
     assert all(torch.equal(a, b) for a, b in zip(before, method.network.parameters(), strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("method", ["gpm", "ewc"])
+def test_captured_steps_equal_eager_ones(method: str, name: str) -> None:
+    device = torch.device("cuda", 0)
+    torch.set_float32_matmul_precision("highest")
+    x, y = data().x.to(device), data().y.to(device)
+    ends = []
+    for kind in (EagerSteps, CapturedSteps):
+        net = network().to(device)
+        random = RandomState(5, device)
+        random.use()
+        made = METHODS[method](net, lr=0.01, **OPTIONS[method])
+        made.use_optimizer(name, **CASES[name])
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            made.start(0)
+            made.finish(0, Split.of(x, y))
+            made.start(1)
+            steps = kind(made, Split.of(x, y), 8)
+            if isinstance(steps, CapturedSteps):
+                run_to_completion(steps.capture())
+            random.set(torch.Generator(device).manual_seed(7).get_state())
+            for epoch in range(3):
+                made.lr.fill_(0.01 / (epoch + 1))
+                run_to_completion(steps.epoch())
+        torch.cuda.synchronize()
+        ends.append([p.detach().clone() for p in net.parameters()])
+    for eager, captured in zip(*ends, strict=True):
+        assert torch.allclose(eager, captured, rtol=1e-4, atol=1e-6)
 
 
 def test_the_fast_form_is_of_plain_sgd() -> None:

@@ -49,8 +49,8 @@ class Method(Stateful):
     def __init__(self, network: Network, *, lr: Annotated[float, number(0, 10, above=True)] = 0.01) -> None:
         if self.needs_task and not network.multi_head:
             raise ValueError(
-                f"{self.name} must be told the task at test time, but this stream has one head for all tasks. Choose a stream "
-                "with one head per task, or another method."
+                f"{self.name or type(self).__name__} must be told the task at test time, but this stream has one head for all "
+                "tasks. Choose a stream with one head per task, or another method."
             )
         self.device = next(network.parameters()).device
         self.task = 0
@@ -72,7 +72,7 @@ class Method(Stateful):
 
         Args:
             name: One of `OPTIMIZERS`, such as "adamw".
-            **options: Its options, such as `weight_decay`. The learning rate stays the method's.
+            **options: Its options, such as `weight_decay`. The learning rate is the method's `lr`.
         """
         self._make_optimizer = OPTIMIZERS[name](**checked(OPTIMIZERS[name], options, f"the optimizer {name}"))
 

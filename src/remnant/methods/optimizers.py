@@ -14,16 +14,15 @@ from remnant.registry import Registry
 Decay = Annotated[float, number(0, 10)]
 Betas = tuple[Share, Share]
 Epsilon = Annotated[float, number(0, 1, above=True)]
-OptimizerFactory = Callable[
-    [Sequence[nn.Parameter], Tensor], optim.Optimizer
-]  # (parameters, learning rate) → optimiser
+# (parameters, learning rate on their device) → optimiser
+OptimizerFactory = Callable[[Sequence[nn.Parameter], Tensor], optim.Optimizer]
 
 OPTIMIZERS: Registry[Callable[..., OptimizerFactory]] = Registry("optimizer", "remnant.optimizers")
 
 
 @OPTIMIZERS.register("sgd")
 def sgd(*, momentum: Share = 0.0, nesterov: bool = False, weight_decay: Decay = 0.0) -> OptimizerFactory:
-    # Of its kernels, only the fused one reads the learning rate on the device.
+    # Only the fused kernel reads the learning rate on the device.
     return _factory(optim.SGD, fused=True, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
 
 
