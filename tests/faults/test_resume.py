@@ -39,9 +39,11 @@ def stream(seed):
     return Stream.from_arrays([(x, x.flatten(1)[:, :3].argmax(1)) for x in x], test=0.3, valid=0.2)
 """
 
-FEW = ("stream.tasks=3", "training.epochs=4", "training.batch=20")
+EPOCHS = "training.epochs=4"
+DIGITS = ("stream.tasks=3", "training.batch=20")
+PICTURE_NET = ("network.name=alexnet", "network.width=2", "training.batch=10")
+FEW, ALEXNET = (*DIGITS, EPOCHS), (*PICTURE_NET, EPOCHS)
 STOPPING = ("training.epochs=8", "training.patience=1", "training.factor=3", "training.lr_min=0.005")
-ALEXNET = ("network.name=alexnet", "network.width=2", "training.epochs=4", "training.batch=10")
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,15 @@ class Case:
 
 CASES = {
     "gpm": Case("gpm"),
-    "gpm with early stopping": Case("gpm", (*FEW, *STOPPING)),
+    "gpm with early stopping": Case("gpm", (*DIGITS, *STOPPING)),
     "gpm on an AlexNet": Case("gpm", ALEXNET, own=True),
     "gpm on an AlexNet that normalises by the batch": Case("gpm", (*ALEXNET, "network.norm=batch"), own=True),
     "finetune": Case("finetune"),
     "single-task": Case("single-task"),
     "multitask": Case("multitask"),
-    "multitask with early stopping and heads": Case("multitask", (*ALEXNET, *STOPPING), own=True),
+    "multitask with early stopping and heads": Case("multitask", (*PICTURE_NET, *STOPPING), own=True),
     "ewc on an AlexNet that normalises by the batch": Case("ewc", (*ALEXNET, "network.norm=batch"), own=True),
-    "hat with early stopping": Case("hat", (*ALEXNET, *STOPPING), own=True),
+    "hat with early stopping": Case("hat", (*PICTURE_NET, *STOPPING), own=True),
     "ogd": Case("ogd", (*FEW, "network.hidden=[20, 20]", "samples=20")),
     "owm on an AlexNet": Case("owm", (*ALEXNET, "alpha_decay=0.01"), own=True),
 }
@@ -232,7 +234,9 @@ def test_a_spoilt_checkpoint_is_named_and_changes_nothing(spoilt: str, tmp_path:
     done, notes = forks.whole(CASES["gpm"], tmp_path / "broken")
     assert f"{checkpoints[0]} is damaged: its checksum does not fit" in notes[0]
     expected = (
-        "Going on from the one before" if spoilt == "newest" else "No whole checkpoint is left: the run starts anew"
+        "Continuing from the previous one"
+        if spoilt == "newest"
+        else "No complete checkpoint is left: the run starts again"
     )
     assert expected in notes[0]
     assert outcome(done) == outcome(unbroken)
@@ -336,20 +340,21 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path, forks: Fork
     unbroken, _ = forks.whole(CASES["gpm"], tmp_path / "unbroken")
     run = cut_off(CASES["gpm"], tmp_path / "runs", forks)
     pid = forks.start(CASES["gpm"], tmp_path / "runs", stay=True)
-    wait_for(lambda: (run.path / ".lock").read_text().startswith(f"{pid} "))
+    lock = run.path / ".lock"
+    wait_for(lambda: lock.read_text().startswith(f"{pid} "))
     os.kill(pid, signal.SIGSTOP)
     result = runner.invoke(app, ["resume", str(run.path)])
     assert result.exit_code == 1
-    assert f"is being written by process {pid}. Wait until that has ended" in result.stderr
+    assert f"is being written by process {pid}. Wait until it has ended" in result.stderr
     assert "Traceback" not in result.output
     os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: run.finished and not (run.path / ".lock").read_text())
+    wait_for(lambda: run.finished and not lock.read_text())
     os.kill(pid, signal.SIGKILL)
     assert forks.end()
     assert outcome(run) == outcome(unbroken)
 
 
-@pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "The disk is full"), (errno.EROFS, "is out of reach")])
+@pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "The disk is full"), (errno.EROFS, "cannot be accessed")])
 @pytest.mark.parametrize("good", [0, 3, 8, 14, 21])
 def test_where_the_disk_refuses_it_says_so_and_nothing_is_lost(
     good: int, code: int, says: str, tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch

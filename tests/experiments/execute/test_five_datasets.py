@@ -14,12 +14,12 @@ from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 
 # The recipe's settings but for sizes, and a lower rate for more steps where masks have to harden.
-FEW = ("training.epochs=4", "training.batch=16", "network.width=3")
+FEW = ("training.epochs=4", "network.width=3")
 SMALLER = {
     "hat": ("lr=0.05", "training.batch=8"),
-    "ewc": ("lr=0.1",),
-    "er": ("memory=60",),
-    "agem": ("memory=60", "memory_batch=8"),
+    "ewc": ("lr=0.1", "training.batch=16"),
+    "er": ("memory=60", "training.batch=16"),
+    "agem": ("memory=60", "memory_batch=8", "training.batch=16"),
 }
 EXAMPLE = 3 * 32 * 32 * 4 + 8  # bytes, the label's with them
 

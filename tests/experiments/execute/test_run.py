@@ -214,7 +214,7 @@ def test_a_full_layer_is_said_once_and_not_as_a_python_warning(
 
 def test_early_stopping_ends_a_task_before_its_epochs_do(tmp_path: Path) -> None:
     stop = ("training.epochs=30", "training.patience=1", "training.factor=2", "training.lr_min=0.04")
-    folder, _ = run(plan("finetune", tmp_path, *FEW, *stop))
+    folder, _ = run(plan("finetune", tmp_path, "stream.tasks=3", "training.batch=20", *stop))
     epochs = [line["epoch"] for line in folder.metrics()]
     assert max(epochs) < 30
     assert {line["task"] for line in folder.metrics()} == {0, 1, 2}
@@ -238,7 +238,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     folder.save_checkpoint(
         {
             "task": 1,
-            "training": {"epoch": 0, "stopping": None, "best": {}, "over": False},
+            "training": {"epoch": 0, "best": {}},
             "method": {"network": {"hidden.0.weight": torch.zeros(2, 2)}},
             "random": torch.get_rng_state(),
             "matrix": "after,0,1,2\n0,0.5,,\n",
@@ -269,13 +269,13 @@ def test_devices_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
             pick_device(wrong)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto") == torch.device("cpu")
-    with pytest.raises(RunError, match="no CUDA device here"):
+    with pytest.raises(RunError, match="finds no CUDA device"):
         pick_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", 0)
     assert pick_device("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(RunError, match="there are 2 CUDA devices here"):
+    with pytest.raises(RunError, match="there are 2 CUDA devices"):
         pick_device("cuda:2")
 
 

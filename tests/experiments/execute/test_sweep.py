@@ -63,7 +63,7 @@ def test_commas_inside_a_value_are_its_own() -> None:
         (["samples=100,200"], "samples is in --set too"),
         (
             ["layer_samples={conv1=5}"],
-            "--set layer_samples.conv2=7 --over layer_samples={conv1=5}: the second says all of",
+            "--set layer_samples.conv2=7 --over layer_samples={conv1=5}: the second sets all of",
         ),
         (["lr=0.1", "threshold.start=0.9"], "only one setting at a time"),
     ],

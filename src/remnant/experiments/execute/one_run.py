@@ -198,12 +198,13 @@ class RunInProgress:
         if state is None:
             self.folder.truncate_metrics(lambda line: False)
             return 0, TrainingState()
-        task, training = int(state["task"]), TrainingState.from_state(state["training"], self.device)
-        if training.epoch:
-            self._start(task)
+        task = int(state["task"])
         try:
+            training = TrainingState.from_state(state["training"], self.device)
+            if training.epoch:
+                self.method.start(task)
             self.method.load_state_dict(state["method"])
-        except (KeyError, RuntimeError, StateError) as error:
+        except (KeyError, TypeError, RuntimeError, StateError) as error:
             raise RunError(
                 f"The checkpoint in {self.folder.path} does not fit this release's {self.settings.method} "
                 f"({str(error).splitlines()[0]}). Resume with the release that wrote it, or move the folder away."

@@ -16,7 +16,7 @@ from .checkpoint import Checkpoints
 from .contents import ACCURACY, DRIFT, RANKS, RESULT, RunContents, read_contents
 from .environment import environment
 from .files import RunError, canonical, damaged, explained, read, read_json, write, write_json
-from .lock import HOLDER, LOCK, exclusive
+from .lock import LOCK, exclusive
 from .metrics_log import MetricsLog
 from .paths import run_path
 from .provenance import file_hashes
@@ -178,7 +178,7 @@ class RunFolder:
         """Removes a run that never began, and the folders above it if they are empty. Requires the lock."""
         with suppress(OSError):
             # The settings go first: without them the folder is not a run.
-            for name in (SETTINGS, EXECUTION, ENVIRONMENT, METRICS, HOLDER, LOCK):
+            for name in (SETTINGS, EXECUTION, ENVIRONMENT, METRICS, LOCK):
                 (self.path / name).unlink(missing_ok=True)
             for folder in (self.path, *self.path.parents[: len(self.relative_path.parts) - 1]):
                 folder.rmdir()  # fails, and ends the loop, if there is something else in it

@@ -11,41 +11,40 @@ from filelock import FileLock, Timeout
 
 from .files import RunError, explained
 
-LOCK, HOLDER = ".lock", ".lock-holder"
+LOCK = ".lock"
 
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Holds the lock of a run folder. Refuses at once if another process, or this one, holds it already."""
-    path, holder = folder / LOCK, folder / HOLDER
+    path = folder / LOCK
     lock = FileLock(path)
     with explained(path):
         if not folder.exists():  # some releases of filelock would create it
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        holder = _holder(path)  # read first: some releases empty the file when they try to lock it
         try:
             lock.acquire(timeout=0)
         except Timeout:
             raise RunError(
-                f"{folder} is being written by {_name(holder)}. Wait until it has ended, or stop it, then try again."
+                f"{folder} is being written by {holder}. Wait until it has ended, or stop it, then try again."
             ) from None
     try:
         # The holder's name is only for the message above. A full disk must not stop the run here.
         with suppress(OSError):
-            holder.write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
+            path.write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
         with suppress(OSError):
-            holder.unlink()
+            os.truncate(path, 0)
         lock.release()
 
 
-def _name(holder: Path) -> str:
-    try:
-        pid, _, host = holder.read_text(encoding="utf-8", errors="replace").partition(" ")
-    except OSError:
-        pid, host = "", ""
-    if not pid.isdigit():
-        return "another process"
-    if host != socket.gethostname():
-        return f"process {pid} on {host}"
-    return f"process {pid}" + (" (this one)" if int(pid) == os.getpid() else "")
+def _holder(path: Path) -> str:
+    with suppress(OSError):
+        pid, _, host = path.read_text(encoding="utf-8", errors="replace").partition(" ")
+        if pid.isdigit() and host != socket.gethostname():
+            return f"process {pid} on {host}"
+        if pid.isdigit():
+            return f"process {pid}" + (" (this one)" if int(pid) == os.getpid() else "")
+    return "another process"
