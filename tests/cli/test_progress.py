@@ -1,4 +1,4 @@
-"""What a person reads while runs go on."""
+"""The progress of runs, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 
 from rich.console import Console
 
-from remnant.cli.progress import watching
-from remnant.experiments.execute.run import Progress
+from remnant.cli.progress import show_progress
+from remnant.experiments.execute import Progress
 from remnant.training import EpochDone
 
 EPOCH = EpochDone(
@@ -16,44 +16,44 @@ EPOCH = EpochDone(
 )
 
 
-def heard(*progress: Progress, terminal: bool = False, quiet: bool = False) -> str:
+def shown(*progress: Progress, terminal: bool = False, quiet: bool = False) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
-    with watching(console, quiet=quiet, title="a title") as watch:
+    with show_progress(console, quiet=quiet, title="a title") as watch:
         for each in progress:
             watch(each)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_the_last_line_tells_how_long_it_took_and_not_what_is_left() -> None:
-    said = heard(Progress(3, 1, 2, epoch=EPOCH), Progress(3, 1, 2, finished=True, seconds=14.2))
-    assert said.splitlines()[-1] == "seed 3: task 2/2  epoch done  loss 0.500  accuracy 90.0 %  steps/s 100  took 14 s"
+def test_the_last_line_shows_elapsed_instead_of_remaining_time() -> None:
+    text = shown(Progress(3, 1, 2, epoch=EPOCH), Progress(3, 1, 2, finished=True, seconds=14.2))
+    assert text.splitlines()[-1] == "seed 3: task 2/2  epoch done  loss 0.500  accuracy 90.0 %  steps/s 100  took 14 s"
 
 
-def test_on_a_terminal_it_stands_under_what_is_left() -> None:
-    said = heard(
+def test_on_a_terminal_elapsed_time_is_in_the_column_of_remaining_time() -> None:
+    text = shown(
         Progress(3, 1, 2, epoch=EPOCH), Progress(3, 1, 2, finished=True, seconds=14.2), Progress(4, 0, 2), terminal=True
     )
-    assert re.search(r"3 +2/2 +done +0\.500 +90\.0 % +100 +took 14 s", said)
+    assert re.search(r"3 +2/2 +done +0\.500 +90\.0 % +100 +took 14 s", text)
 
 
-def test_long_runs_are_told_in_minutes() -> None:
-    assert heard(Progress(0, 1, 2, finished=True, seconds=3600.0)).endswith("took 60 min\n")
+def test_long_durations_are_in_minutes() -> None:
+    assert shown(Progress(0, 1, 2, finished=True, seconds=3600.0)).endswith("took 60 min\n")
 
 
-def test_what_is_said_of_a_run_that_is_not_under_way_has_no_line_among_those_that_are() -> None:
-    said = heard(Progress(5, note="a note"), Progress(3, 0, 2), terminal=True)
-    assert "seed 5: a note" in said
-    assert re.search(r"\b3 +1/2", said)
-    assert "1/0" not in said
+def test_a_note_about_a_run_that_is_not_under_way_adds_no_row() -> None:
+    text = shown(Progress(5, note="a note"), Progress(3, 0, 2), terminal=True)
+    assert "seed 5: a note" in text
+    assert re.search(r"\b3 +1/2", text)
+    assert "1/0" not in text
 
 
-def test_quiet_leaves_out_all_but_what_is_serious() -> None:
-    said = heard(
+def test_quiet_shows_only_serious_notes() -> None:
+    text = shown(
         Progress(3, 0, 2, note="resumed"),
         Progress(3, 0, 2, note="no whole checkpoint is left", serious=True),
         Progress(3, 1, 2, epoch=EPOCH),
         Progress(3, 1, 2, finished=True, seconds=14.2),
         quiet=True,
     )
-    assert said == "a title\nseed 3: no whole checkpoint is left\n"
+    assert text == "a title\nseed 3: no whole checkpoint is left\n"

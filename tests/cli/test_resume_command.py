@@ -12,8 +12,8 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from remnant.cli import app
-from remnant.experiments.runs.folder import RunFolder, find_runs
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments.runs import RunFolder, find_runs
+from remnant.experiments.settings import resolve
 
 runner = CliRunner()
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
@@ -84,7 +84,7 @@ def test_a_stream_that_fails_is_told_with_its_place_and_the_others_go_on(folder:
     never_begun("own.py:stream", "finetune")
     good = never_begun("permuted-digits", "finetune", *FEW)
     result = remnant("resume", "runs", "--device", "cpu", code=1)
-    assert "own.py:stream could not be made: KeyError: 'b' (own.py, line 6)." in result.stderr
+    assert "own.py:stream could not be built: KeyError: 'b' (own.py, line 6)." in result.stderr
     assert "Traceback" not in result.output
     assert good.finished
 
@@ -102,11 +102,11 @@ def test_a_mistake_in_the_code_is_shown_whole_and_the_others_go_on(monkeypatch: 
     assert good.finished
 
 
-def test_a_run_that_starts_anew_says_so_even_when_quiet() -> None:
+def test_a_run_that_starts_again_says_so_even_with_quiet() -> None:
     run = never_begun("permuted-digits", "finetune", *FEW)
     (run.path / "checkpoint-000001.safetensors").write_bytes(b"not a checkpoint")
     result = remnant("resume", "runs", "--device", "cpu", "--quiet", code=0)
-    assert "No whole checkpoint is left: the run starts anew." in result.stderr
+    assert "No complete checkpoint is left: the run starts again." in result.stderr
     assert run.finished
 
 

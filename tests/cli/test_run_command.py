@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from remnant.cli import app
 from remnant.cli import demo as demonstration
-from remnant.data.errors import DataError
+from remnant.data import DataError
 from remnant.evaluation import AccuracyMatrix
-from remnant.experiments.runs.folder import RunFolder, find_runs
-from remnant.experiments.settings.resolve import recipe, resolve
+from remnant.experiments.runs import RunFolder, find_runs
+from remnant.experiments.settings import recipe, resolve
 
 runner = CliRunner()
 FEW = ["--set", "stream.tasks=2", "--set", "training.epochs=1", "--set", "training.batch=20", "--device", "cpu"]
@@ -58,7 +58,7 @@ def test_run_shows_its_way_and_prints_the_matrix(folder: Path) -> None:
     again = remnant("run", "permuted-digits", "gpm", *FEW)
     title, note = again.stderr.splitlines()
     assert title == "permuted-digits · gpm"
-    assert re.match(r"seed 0: finished before \(.*\), not run again; remove runs/.*seed0 to run it anew", note)
+    assert re.match(r"seed 0: already finished \(.*\); remove runs/.*seed0 to run it again", note)
     assert again.stdout == result.stdout
     assert remnant("run", "permuted-digits", "gpm", *FEW, "--quiet").stderr == ""
 
@@ -102,7 +102,7 @@ def test_a_stream_of_ones_own(folder: Path) -> None:
 
 def test_resume_says_when_there_is_nothing_to_do(folder: Path) -> None:
     remnant("run", "permuted-digits", "finetune", *FEW)
-    assert "Nothing to resume in runs: every run there is finished." in remnant("resume", "runs").stdout
+    assert "Nothing to resume in runs: every run is finished." in remnant("resume", "runs").stdout
     assert "nowhere holds no run" in remnant("resume", "nowhere", code=1).stderr
 
 
@@ -126,7 +126,7 @@ def test_tensorboard_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     ("words", "says"),
     [
         (["run", "permuted-digit", "gpm"], "No benchmark called 'permuted-digit'. Did you mean 'permuted-digits'?"),
-        (["run", "permuted-digits", "gmp"], "permuted-digits has no method 'gmp'. Did you mean 'gpm'?"),
+        (["run", "permuted-digits", "gmp"], "No method called 'gmp'. Did you mean 'gpm'?"),
         (["run", "permuted-digits", "gpm", "--set", "thresold=0.9"], "Did you mean 'threshold'?"),
         (["run", "permuted-digits", "gpm", "--set", "lr=-1"], "lr takes a number above 0"),
         (["run", "permuted-digits", "gpm", "--set", "epochs=1"], "Did you mean 'training.epochs'?"),
@@ -134,15 +134,15 @@ def test_tensorboard_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
         (["run", "permuted-digits", "gpm", "--protocol", "insane"], "It can be paper or sane"),
         (
             ["run", "permuted-digits", "gpm", "--steps", "fast"],
-            "--steps fast: no such way to take steps. Use auto, captured",
+            "--steps fast: there is no such way to take steps. Use auto, captured",
         ),
         (["list", "settings", "gmp"], "No method called 'gmp'. Did you mean 'gpm'?"),
-        (["run", "permuted-digits", "gpm", "--device", "gpu"], "--device gpu: no such device"),
-        (["run", "permuted-digits", "gpm", "--device", "meta"], "--device meta: no such device"),
+        (["run", "permuted-digits", "gpm", "--device", "gpu"], "--device gpu: there is no such device"),
+        (["run", "permuted-digits", "gpm", "--device", "meta"], "--device meta: there is no such device"),
         (["run", "permuted-digits", "gpm", "--seeds", "none"], "--seeds none: write how many (5), or which (1,3)."),
         (["run", "permuted-digits", "gpm", "--seeds", "0"], "--seeds 0: at least one"),
         (["run", "permuted-digits", "gpm", "--set", "network.name=alexnet"], "AlexNet cannot take images of 8×8"),
-        (["run", "permuted-digits", "gpm", "--set", "lr=10", *FEW, "--quiet"], "did training diverge?"),
+        (["run", "permuted-digits", "gpm", "--set", "lr=10", *FEW, "--quiet"], "whether training diverged"),
         (["run", "nowhere.py:stream", "gpm"], "nowhere.py to be a file"),
         (["run", "pmnist", "gpm"], "mnist"),  # its data is not here
         (["reproduce", "table9"], "No table called 'table9'. Did you mean"),
@@ -169,7 +169,7 @@ def test_a_command_that_is_none_has_exit_code_2() -> None:
 def test_a_file_where_the_runs_should_be(folder: Path) -> None:
     (folder / "runs").write_text("mine")
     result = remnant("run", "permuted-digits", "gpm", *FEW, code=1)
-    assert "There is a file in the way" in result.stderr
+    assert "needs a folder where there is a file" in result.stderr
     assert (folder / "runs").read_text() == "mine"
 
 
@@ -177,7 +177,7 @@ def test_an_interrupt_has_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("remnant.experiments.execute.plan._one_seed", interrupted)
+    monkeypatch.setattr("remnant.experiments.execute.launch.run_seed", interrupted)
     assert "Interrupted." in remnant("run", "permuted-digits", "gpm", *FEW, code=130).stderr
 
 
@@ -256,7 +256,7 @@ def test_reproduce_goes_on_after_a_row_that_cannot_be_run(monkeypatch: pytest.Mo
         raise DataError(f"no data for {plan.settings.benchmark}")
 
     tried: list[str] = []
-    monkeypatch.setattr("remnant.experiments.execute.plan.execute", no_data)
+    monkeypatch.setattr("remnant.experiments.execute.run", no_data)
     result = remnant("reproduce", "table1b", "--methods", "hat", "--seeds", "1", "--device", "cpu", code=1)
     assert tried == ["split-cifar100", "split-miniimagenet", "five-datasets"]
     assert all(f"no data for {benchmark}" in result.stderr for benchmark in tried)
@@ -272,9 +272,11 @@ def test_keep_copies_the_small_files_of_what_is_finished(folder: Path) -> None:
     assert not list(kept.path.glob("checkpoint*"))
     assert not (kept.path / "metrics.jsonl").exists()
     assert "There is no folder nowhere" in remnant("keep", "kept", "--runs", "nowhere", code=1).stderr
-    assert "name another folder" in remnant("keep", "runs", code=1).stderr
+    assert "Name another folder" in remnant("keep", "runs", code=1).stderr
     (folder / "none").mkdir()
-    assert "No run in none is finished: nothing was kept." in remnant("keep", "kept", "--runs", "none", code=1).stderr
+    assert (
+        "No run in none is finished, so nothing was kept." in remnant("keep", "kept", "--runs", "none", code=1).stderr
+    )
 
 
 def test_brackets_in_a_path_are_no_markup(folder: Path) -> None:

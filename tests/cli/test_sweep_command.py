@@ -12,7 +12,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner, Result
 
 from remnant.cli import app
-from remnant.experiments.runs.folder import find_runs
+from remnant.experiments.runs import find_runs
 
 FEW = ["--set", "stream.tasks=3", "--set", "training.epochs=2", "--set", "training.batch=20", "--device", "cpu"]
 SWEEP = ["sweep", "permuted-digits", "gpm", "--over", "threshold.start=0.6,0.99", *FEW]
@@ -65,7 +65,7 @@ def test_from_a_sweep_to_its_figures(folder: Path) -> None:
 
     again = remnant(*SWEEP)
     assert again.stdout == result.stdout
-    assert again.stderr.count("seed 0: finished before") == again.stderr.count("seed 0: ") == 2  # nothing was run
+    assert again.stderr.count("seed 0: already finished") == again.stderr.count("seed 0: ") == 2  # nothing was run
 
     remnant("keep", "results")
     assert all(run.drift() for run in find_runs(folder / "results"))
@@ -80,7 +80,7 @@ def test_from_a_sweep_to_its_figures(folder: Path) -> None:
 def test_a_value_that_fails_does_not_keep_the_others_from_running(folder: Path) -> None:
     result = remnant("sweep", "permuted-digits", "gpm", "--over", "lr=10,0.05", *FEW, "--quiet", code=1)
     assert result.stderr.startswith("Error: ")
-    assert "did training diverge?" in result.stderr
+    assert "whether training diverged" in result.stderr
     rows = [re.split(r"  +", line.strip()) for line in result.stdout.splitlines()[2:]]
     assert rows[0] == ["10", "0", *["not finished"] * 5]
     assert rows[1][:2] == ["0.05", "1"]
@@ -91,7 +91,7 @@ def test_a_run_from_before_is_not_run_again_and_its_missing_drift_is_said(folder
     (path,) = (run.path.relative_to(folder) for run in find_runs(folder / "runs"))
     before = json.loads((path / "result.json").read_text())
     result = remnant(*SWEEP, "--quiet")
-    assert f"Note: {path} was run before, without a record of its drift" in result.stderr
+    assert f"Note: {path} was run before, without recording its drift" in result.stderr
     assert json.loads((path / "result.json").read_text()) == before
 
 
@@ -100,7 +100,7 @@ def test_a_run_from_before_is_not_run_again_and_its_missing_drift_is_said(folder
     [
         (["permuted-digit", "gpm", "--over", "lr=1"], "No benchmark called 'permuted-digit'"),
         (["permuted-digits", "gpm", "--over", "lr=0.1,0.1"], "Give each value once."),
-        (["permuted-digits", "gpm", "--over", "lr=0.1", "--device", "gpu"], "--device gpu: no such device."),
+        (["permuted-digits", "gpm", "--over", "lr=0.1", "--device", "gpu"], "--device gpu: there is no such device."),
         (["permuted-digits", "gpm", "--over", "lr=0.1", "--seeds", "0"], "--seeds 0: at least one"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,4 +1,4 @@
-"""The command line: parses and prints, decides nothing. Rooms are imported inside the commands, so that --help is quick."""
+"""The command line: parses, prints and shows progress. Commands import their rooms when called, so --help is quick."""
 
 from . import runs
 from .app import app

@@ -1,11 +1,27 @@
-"""The command itself, which the other files add to."""
+"""The `remnant` command, to which the other modules of this room add their commands."""
+
+from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    name="remnant",
-    help="Learn one task after another without forgetting.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="remnant", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from remnant import __version__
+
+        typer.echo(f"remnant {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def remnant(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Learn one task after another without forgetting.
+
+    Start with: remnant demo
+    """

@@ -1,4 +1,4 @@
-"""The demo: one network, five permutations of the digits, learnt three ways."""
+"""The demo: one network learns five permutations of the digits in three ways."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from remnant.evaluation import AccuracyMatrix
-from remnant.experiments.execute.plan import Plan, execute
-from remnant.experiments.settings.resolve import resolve
+from remnant.experiments import Plan, resolve, run
 
-from . import tables as show
-from .progress import watching
+from .console import print_text
+from .progress import show_progress
+from .tables import print_accuracies
 
-WAYS = {
+TITLES = {
     "finetune": "Plain fine-tuning",
     "gpm": "Gradient Projection Memory",
     "multitask": "All tasks at once (upper bound)",
@@ -23,38 +23,34 @@ WAYS = {
 PICTURE = Path("demo.png")
 
 
-def run(out: Console, err: Console) -> None:
+def run_demo(out: Console, err: Console) -> None:
+    """Runs the three methods, prints their accuracies, and draws them to demo.png."""
     start = time.perf_counter()
     matrices: dict[str, AccuracyMatrix] = {}
-    results: dict[str, dict[str, float]] = {}
+    sentences: list[str] = []
     with tempfile.TemporaryDirectory() as root:
-        for method, title in WAYS.items():
+        for method, title in TITLES.items():
             plan = Plan(resolve("permuted-digits", method), (0,), Path(root), device="cpu")
-            with watching(err, quiet=not err.is_terminal, title=title) as watch:
-                (folder,) = execute(plan, watch)
-            matrix, result = folder.matrix(), folder.result()
-            assert matrix is not None
-            assert result is not None
-            matrices[title], results[title] = matrix, result
-    for title, matrix in matrices.items():
+            with show_progress(err, quiet=not err.is_terminal, title=title) as watch:
+                (folder,) = run(plan, watch)
+            contents = folder.read()
+            assert contents.matrix is not None
+            assert contents.result is not None
+            bwt = contents.result.bwt
+            forgotten = "" if bwt is None else f"; {-100 * bwt:.1f} points forgotten"
+            sentences.append(f"{title}: {100 * contents.result.acc:.1f} % on all tasks at the end{forgotten}")
+            if method != "multitask":  # which has only the last row
+                matrices[title] = contents.matrix
+    for title, sentence in zip(TITLES.values(), sentences, strict=True):
         out.print()
-        if title != WAYS["multitask"]:
-            show.accuracies(out, matrix, f"{title}: accuracy, %, after learning each task")
-        result = results[title]
-        forgot = (
-            ""
-            if result["bwt"] is None or result["bwt"] != result["bwt"]
-            else f"; {-100 * result['bwt']:.1f} points forgotten"
-        )
-        out.print(
-            f"{title}: {100 * result['acc']:.1f} % on all tasks at the end{forgot}", highlight=False, soft_wrap=True
-        )
-    picture = _draw({title: m for title, m in matrices.items() if title != WAYS["multitask"]})
-    out.print(f"\n{time.perf_counter() - start:.0f} s. {picture}", highlight=False, soft_wrap=True, markup=False)
+        if title in matrices:
+            print_accuracies(out, matrices[title], f"{title}: accuracy, %, after learning each task")
+        print_text(sentence, out)
+    print_text(f"\n{time.perf_counter() - start:.0f} s. {_draw(matrices)}", out)
 
 
 def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
-    """Draws them, and says where; or why not, for a picture is no reason to fail."""
+    """Draws the matrices. Returns where the picture is, or why there is none: that is no reason to fail."""
     try:
         import matplotlib
     except ImportError:
@@ -67,14 +63,13 @@ def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
         values = 100 * matrix.values
         image = axis.imshow(values, vmin=0, vmax=100, cmap="viridis")
         axis.set(title=f"{title}: {values[-1].mean():.0f} % at the end", xlabel="accuracy on task", ylabel="after task")
-        numbers = range(matrix.tasks)
-        axis.set_xticks(numbers, [str(n + 1) for n in numbers])
-        axis.set_yticks(numbers, [str(n + 1) for n in numbers])
-        for t in numbers:
+        tasks = range(matrix.tasks)
+        axis.set_xticks(tasks, [str(task + 1) for task in tasks])
+        axis.set_yticks(tasks, [str(task + 1) for task in tasks])
+        for t in tasks:
             for i in range(t + 1):
-                axis.text(
-                    i, t, f"{values[t, i]:.0f}", ha="center", va="center", color="w" if values[t, i] < 60 else "k"
-                )
+                colour = "w" if values[t, i] < 60 else "k"
+                axis.text(i, t, f"{values[t, i]:.0f}", ha="center", va="center", color=colour)
     figure.colorbar(image, ax=axes, label="accuracy, %", shrink=0.8)
     try:
         figure.savefig(PICTURE, dpi=110)

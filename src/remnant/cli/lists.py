@@ -14,7 +14,10 @@ listing = typer.Typer(help="List methods, benchmarks, models and settings.", no_
 
 @listing.command("methods")
 def list_methods() -> None:
-    """List the methods that can be run."""
+    """List the methods that can be run.
+
+    Example: remnant list methods
+    """
     with friendly_errors():
         from remnant.methods import METHODS
 
@@ -23,7 +26,10 @@ def list_methods() -> None:
 
 @listing.command("models")
 def list_models() -> None:
-    """List the networks."""
+    """List the networks.
+
+    Example: remnant list models
+    """
     with friendly_errors():
         from remnant.models import MODELS
 
@@ -32,7 +38,10 @@ def list_models() -> None:
 
 @listing.command("benchmarks")
 def list_benchmarks() -> None:
-    """List the benchmarks, and whether their data is on this machine."""
+    """List the benchmarks. Shows whether their data is on this machine.
+
+    Example: remnant list benchmarks
+    """
     with friendly_errors():
         from remnant.data import BENCHMARKS, datasets_of, is_ready
 
@@ -50,7 +59,10 @@ def list_settings(
         str | None, typer.Option(help="Show its values; without it, those of your own streams.")
     ] = None,
 ) -> None:
-    """List every setting that --set can change."""
+    """List every setting that --set can change.
+
+    Example: remnant list settings gpm --benchmark split-cifar100
+    """
     with friendly_errors():
         from remnant.experiments.settings import describe
 

@@ -1,4 +1,4 @@
-"""Commands that make runs and read them."""
+"""Commands that start runs and read their results."""
 
 import traceback
 from collections.abc import Callable, Sequence
@@ -8,35 +8,34 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from .app import app
-from .console import err, friendly_errors, out, plain, tell
+from .console import err, friendly_errors, out, print_error, print_text
 
 if TYPE_CHECKING:
-    from remnant.experiments.execute.plan import Plan
-    from remnant.experiments.paper.reproduce import Choice
-    from remnant.experiments.runs.folder import RunFolder
+    from remnant.experiments.execute import Plan
+    from remnant.experiments.paper import TimingJob
+    from remnant.experiments.runs import RunFolder
 
-Part = TypeVar("Part")
+Work = TypeVar("Work")
 
 Benchmark = Annotated[str, typer.Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")]
-Method = Annotated[str, typer.Argument(help="A method (remnant list methods).")]
-Root = Annotated[Path, typer.Option("--runs", help="Where run folders are.")]
+Method = Annotated[str, typer.Argument(help="A method (remnant list methods), or path/to/file.py:Name.")]
+Root = Annotated[Path, typer.Option("--runs", help="The folder of runs.")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value: lr=0.1, threshold.start=0.95, training.epochs=1.")
+    list[str] | None,
+    typer.Option("--set", help="Change a setting: lr=0.1, threshold.start=0.95, network.name=file.py:Net."),
 ]
-Seeds = Annotated[str, typer.Option(help="How many seeds (5: seeds 0 to 4), or which (1,3; one: 7,).")]
+Seeds = Annotated[str, typer.Option(help="How many seeds (5: seeds 0 to 4), or which (1,3; a single one: 7,).")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Parallel = Annotated[int, typer.Option(min=0, help="Seeds at a time; 0: all on a GPU, one a core on a CPU.")]
-Protocol = Annotated[str, typer.Option(help="paper: as the tables were made; sane: frozen statistics, Eq. 5.")]
+Parallel = Annotated[int, typer.Option(min=0, help="Seeds at a time; 0: all on a GPU, one per core on a CPU.")]
+Protocol = Annotated[str, typer.Option(help="paper: as in the paper's tables; sane: frozen statistics, Eq. 5.")]
 Deterministic = Annotated[bool, typer.Option("--deterministic", help="Bit-equal results on the same machine.")]
-Tf32 = Annotated[bool, typer.Option(help="TensorFloat-32 on GPUs.")]
-Steps = Annotated[str, typer.Option(help="auto: the fastest way there is; captured: CUDA graphs; eager: one by one.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")]
+Tf32 = Annotated[bool, typer.Option(help="Use TensorFloat-32 on GPUs.")]
+Steps = Annotated[str, typer.Option(help="auto: the fastest way; captured: CUDA graphs; eager: one by one.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
 Every = Annotated[
-    int,
-    typer.Option(
-        "--checkpoint-every", min=0, help="Epochs between checkpoints, one a minute at most; 0: only after tasks."
-    ),
+    int, typer.Option("--checkpoint-every", min=0, help="Epochs between checkpoints (0: only after tasks).")
 ]
+AS_BEFORE = "Unless given, as when the run was started."
 
 
 @app.command()
@@ -53,42 +52,45 @@ def run(
     steps: Steps = "auto",
     checkpoint_every: Every = 20,
     runs: Root = Path("runs"),
-    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard logs here.")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard logs to this folder.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a method on a benchmark; what is finished already is not run again, what was cut off goes on."""
+    """Train a method on a benchmark. Finished seeds are not run again, interrupted ones continue.
+
+    Example: remnant run permuted-digits gpm --seeds 5 --set lr=0.05
+    """
     with friendly_errors():
-        from remnant.experiments.execute.plan import Plan, parse_seeds
-        from remnant.experiments.settings.resolve import resolve
+        from remnant.experiments.execute import Plan, parse_seeds
+        from remnant.experiments.settings import resolve
 
         settings = resolve(benchmark, method, set_ or (), protocol)
-        plan = Plan(settings, parse_seeds(seeds), runs, device, parallel, deterministic, tf32, steps, checkpoint_every)
-        _execute(plan, quiet, tensorboard)
+        how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
+        _run_and_print(Plan(settings, parse_seeds(seeds), runs, *how), quiet, tensorboard)
 
 
 @app.command()
 def resume(
-    path: Annotated[Path, typer.Argument(help="A run's folder, or one that holds several.")],
+    path: Annotated[Path, typer.Argument(help="A run folder, or a folder that holds several.")],
     device: Device = "auto",
     parallel: Parallel = 0,
-    deterministic: Annotated[bool | None, typer.Option(help="As before, unless given.")] = None,
-    tf32: Annotated[bool | None, typer.Option(help="As before, unless given.")] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(min=0, help="As before, unless given.")] = None,
+    deterministic: Annotated[bool | None, typer.Option(help=AS_BEFORE)] = None,
+    tf32: Annotated[bool | None, typer.Option(help=AS_BEFORE)] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(min=0, help=AS_BEFORE)] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with runs that were cut off, in the way they were run."""
-    with friendly_errors():
-        from remnant.experiments.execute.resume import unfinished
+    """Continue interrupted runs in the way they were started.
 
-        plans, troubles = unfinished(
-            path, device, parallel, deterministic=deterministic, tf32=tf32, checkpoint_every=checkpoint_every
-        )
-        for trouble in troubles:
-            tell(trouble)
-        if not plans and not troubles:
-            words = f"Nothing to resume in {path}: every run there is finished."
-            out.print(words, soft_wrap=True, highlight=False, markup=False)
-    if not _each(plans, lambda plan: _execute(plan, quiet, None)) or troubles:
+    Example: remnant resume runs
+    """
+    with friendly_errors():
+        from remnant.experiments.execute import unfinished
+
+        options = {"deterministic": deterministic, "tf32": tf32, "checkpoint_every": checkpoint_every}
+        plans, problems = unfinished(path, device, parallel, **options)
+        _print_problems(problems)
+        if not plans and not problems:
+            print_text(f"Nothing to resume in {path}: every run is finished.")
+    if not _for_each(plans, lambda plan: _run_and_print(plan, quiet)) or problems:
         raise typer.Exit(1)
 
 
@@ -96,7 +98,7 @@ def resume(
 def sweep(
     benchmark: Benchmark,
     method: Method,
-    over: Annotated[list[str], typer.Option(help="key=value,value,…: threshold.start=0.90,0.95,0.97,0.99.")],
+    over: Annotated[list[str], typer.Option(help="The setting and its values: threshold.start=0.90,0.95,0.99.")],
     seeds: Seeds = "1",
     set_: Set = None,
     protocol: Protocol = "paper",
@@ -109,12 +111,16 @@ def sweep(
     runs: Root = Path("runs"),
     quiet: Quiet = False,
 ) -> None:
-    """Run a method once for each value of a setting, and print ACC, BWT and memory by value; GPM's drift is recorded."""
-    with friendly_errors():
-        from remnant.experiments.execute.plan import Plan, parse_seeds
-        from remnant.experiments.execute.sweep import Sweep, without_drift
+    """Run a method for several values of a setting. Prints ACC, BWT and memory for each.
 
-        from . import tables as show
+    GPM also records the drift of each layer, which remnant report shows.
+
+    Example: remnant sweep permuted-digits gpm --over threshold.start=0.90,0.95,0.99
+    """
+    with friendly_errors():
+        from remnant.experiments.execute import Plan, Sweep, parse_seeds, without_drift
+
+        from .tables import print_rows
 
         chosen = Sweep.of(benchmark, method, over, set_ or (), protocol)
         how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
@@ -122,105 +128,53 @@ def sweep(
 
     def run_value(plan: "Plan") -> None:
         if not quiet:
-            err.print(chosen.label(plan), style="bold", highlight=False, soft_wrap=True, markup=False)
+            print_text(chosen.label(plan), err, style="bold")
         _run(plan, quiet)
 
-    well = _each(plans, run_value)
+    complete = _for_each(plans, run_value)
     with friendly_errors():
-        show.table(out, f"{benchmark} · {method}", chosen.rows(plans))
+        print_rows(out, f"{benchmark} · {method}", chosen.rows(plans))
         for sentence in without_drift(plans):
-            err.print(f"[yellow]Note:[/yellow] {plain(sentence)}", soft_wrap=True, highlight=False)
-    if not well:
+            print_error(sentence, "Note", "yellow")
+    if not complete:
         raise typer.Exit(1)
-
-
-def _each(parts: Sequence[Part], do: Callable[[Part], object]) -> bool:
-    """One after another. Where one fails, that is said and the others go on; False in the end."""
-    well = True
-    for part in parts:
-        try:
-            with friendly_errors():
-                do(part)
-        except typer.Exit as ended:
-            if ended.exit_code != 1:
-                raise
-            well = False
-        except Exception:  # a mistake in the code, a method's most likely: whoever wrote it wants to see all of it
-            traceback.print_exc()
-            well = False
-    return well
-
-
-def _execute(plan: "Plan", quiet: bool, tensorboard: Path | None) -> None:
-    from . import tables as show
-
-    show.results(out, plan.settings, _run(plan, quiet, tensorboard), matrix=not quiet)
-
-
-def _run(plan: "Plan", quiet: bool, tensorboard: Path | None = None) -> list["RunFolder"]:
-    from remnant.experiments.execute.plan import execute
-
-    from .progress import watching
-
-    title = f"{plan.settings.benchmark} · {plan.settings.method}"
-    with watching(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
-        return execute(plan, watch)
 
 
 @app.command()
 def reproduce(
-    table: Annotated[str, typer.Argument(help="table1a, table1b, table2, table3, single-epoch or class-incremental.")],
-    methods: Annotated[str, typer.Option(help="Only these methods, with commas between.")] = "",
-    benchmarks: Annotated[str, typer.Option(help="Only these benchmarks, with commas between.")] = "",
+    table: Annotated[
+        str, typer.Argument(help="table1a, table1b, table2, table3, single-epoch, class-incremental or all.")
+    ],
+    methods: Annotated[str, typer.Option(help="Only these methods, separated by commas.")] = "",
+    benchmarks: Annotated[str, typer.Option(help="Only these benchmarks, separated by commas.")] = "",
     seeds: Seeds = "5",
     device: Device = "auto",
     parallel: Parallel = 0,
     runs: Root = Path("runs"),
-    kept: Annotated[Path, typer.Option("--results", help="Finished results, used where there are any.")] = Path(
-        "results"
-    ),
+    kept: Annotated[Path, typer.Option("--results", help="The folder of finished results.")] = Path("results"),
     run_missing: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or only print.")] = True,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is missing of a table of the paper, and print ours beside theirs."""
+    """Reproduce a table of the paper. Runs what is missing, and prints our figures beside the paper's.
+
+    Example: remnant reproduce table1a --methods gpm,ewc --no-run
+    """
+    complete = True
     with friendly_errors():
-        from remnant.experiments.execute.plan import parse_seeds
-        from remnant.experiments.paper import reproduce as reproduction
-        from remnant.experiments.paper import times
+        from remnant.experiments.execute import parse_seeds
+        from remnant.experiments.paper import Reproduction, select_tables
 
-        from . import tables as show
+        from .tables import print_rows
 
-        chosen = reproduction.Choice(table, _words(methods), _words(benchmarks))
-        if table == times.TABLE:
-            well = not run_missing or _time(chosen, device, runs, quiet)
-            rows = times.rows_of(chosen.load().rows, [runs, kept])
-        else:
-            wanted = parse_seeds(seeds)
-            known, troubles = reproduction.finished([kept, runs])
-            for trouble in troubles:
-                tell(trouble)
-            well = not troubles
-            if run_missing:
-                plans = reproduction.missing(chosen, wanted, known, device, parallel, runs)
-                well = _each(plans, lambda plan: _run(plan, quiet)) and well
-                known, _ = reproduction.finished([kept, runs])
-            rows = reproduction.rows(chosen, known)
-        show.table(out, table, rows)
-    if not well:
+        for chosen in select_tables(table, _words(methods), _words(benchmarks)):
+            reproduction = Reproduction(chosen, runs, kept)
+            work, problems = reproduction.missing(parse_seeds(seeds), device, parallel)
+            _print_problems(problems)
+            done = not run_missing or _for_each(work, lambda job: _run_job(job, quiet))
+            complete = complete and done and not problems
+            print_rows(out, chosen.name, reproduction.rows(), ("benchmark", "method", "variant"))
+    if not complete:
         raise typer.Exit(1)
-
-
-def _time(chosen: "Choice", device: str, root: Path, quiet: bool) -> bool:
-    from remnant.experiments.execute.plan import pick_device
-    from remnant.experiments.paper.timing import by_benchmark, measure_all
-
-    pick_device(device)  # refused once, and not for every benchmark
-
-    def say(line: str) -> None:
-        if not quiet:
-            out.print(line, highlight=False)
-
-    return _each(by_benchmark(chosen.to_run()), lambda rows: measure_all(rows, device, root, say))
 
 
 def _words(text: str) -> list[str]:
@@ -230,58 +184,97 @@ def _words(text: str) -> list[str]:
 @app.command()
 def keep(
     runs: Root = Path("runs"),
-    results: Annotated[Path, typer.Argument(help="Where to keep them.")] = Path("results"),
+    results: Annotated[Path, typer.Argument(help="The folder to copy to.")] = Path("results"),
 ) -> None:
-    """Copy the small files of finished runs (matrices, settings, timings; no checkpoints) for safe keeping."""
-    with friendly_errors():
-        from remnant.experiments.paper import times
-        from remnant.experiments.runs.folder import RunError, keep_results, readable_runs
+    """Copy finished results to another folder. Copies accuracies, settings and times, but no checkpoints.
 
-        if not runs.is_dir():
-            raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
-        if results.exists() and results.samefile(runs):
-            raise RunError(f"The runs are in {runs} already: name another folder to keep them in.")
-        readable, troubles = readable_runs(runs)
-        for trouble in troubles:
-            tell(trouble)
-        finished = [found for found in readable if found.finished]
-        for found in finished:
-            keep_results(found, results)
-        timed = times.keep(runs, results)
-        if not (finished or timed or troubles):
-            raise RunError(
-                f"No run in {runs} is finished: nothing was kept. Name another folder with --runs, or resume what is there."
-            )
-        words = f"Kept {len(finished)} run(s)" + (f" and the times of {timed} benchmark(s)" if timed else "")
-        out.print(f"{words} in {results}.", soft_wrap=True, highlight=False, markup=False)
-    if troubles:
+    Example: remnant keep results
+    """
+    with friendly_errors():
+        from remnant.experiments import paper
+
+        kept = paper.keep(runs, results)
+        _print_problems(kept.problems)
+        print_text(kept.message)
+    if kept.problems:
         raise typer.Exit(1)
 
 
 @app.command()
 def report(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with run folders in them [results].")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the report.")] = Path("report"),
-    docs: Annotated[
-        Path | None, typer.Option(help="Also write results.md (with results-notes.md in it) and figures/ here.")
-    ] = None,
+    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with run folders in them.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the report.")] = Path("report"),
+    docs: Annotated[Path | None, typer.Option(help="Also write results.md and its figures to this folder.")] = None,
 ) -> None:
-    """Every table and figure of the paper from run folders: one page, and files as SVG, PNG, Markdown, CSV, LaTeX."""
+    """Write a page with all tables and figures. Each is also a file: SVG, PNG, Markdown, CSV, LaTeX.
+
+    Example: remnant report results runs -o report
+    """
     with friendly_errors():
         from remnant.report import write_report
 
         written = write_report(folders or [Path("results")], output, docs)
         for line in written.damaged:
-            err.print(f"[yellow]Left out:[/yellow] {plain(line)}", soft_wrap=True, highlight=False)
+            print_error(line, "Left out", "yellow")
         unfinished = f", {written.unfinished} unfinished" if written.unfinished else ""
         counts = f"{written.runs} finished run(s){unfinished}, {written.tables} tables, {written.figures} figures"
-        out.print(f"{written.page}: {counts}", soft_wrap=True, highlight=False, markup=False)
+        print_text(f"{written.page}: {counts}")
 
 
 @app.command()
 def demo() -> None:
-    """Permuted digits: GPM, plain fine-tuning and joint training, side by side; under a minute on two cores."""
-    with friendly_errors():
-        from . import demo as demonstration
+    """Compare GPM with fine-tuning on small digits. Takes under a minute on two cores.
 
-        demonstration.run(out, err)
+    Example: remnant demo
+    """
+    with friendly_errors():
+        from .demo import run_demo
+
+        run_demo(out, err)
+
+
+def _run(plan: "Plan", quiet: bool, tensorboard: Path | None = None) -> list["RunFolder"]:
+    from remnant.experiments.execute import run
+
+    from .progress import show_progress
+
+    title = f"{plan.settings.benchmark} · {plan.settings.method}"
+    with show_progress(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
+        return run(plan, watch)
+
+
+def _run_and_print(plan: "Plan", quiet: bool, tensorboard: Path | None = None) -> None:
+    from .tables import print_results
+
+    print_results(out, plan.settings, _run(plan, quiet, tensorboard), matrix=not quiet)
+
+
+def _run_job(job: "Plan | TimingJob", quiet: bool) -> None:
+    from remnant.experiments.execute import Plan
+
+    if isinstance(job, Plan):
+        _run(job, quiet)
+    else:
+        job(lambda line: None if quiet else print_text(line))
+
+
+def _for_each(work: Sequence[Work], do: Callable[[Work], object]) -> bool:
+    """Does each piece of work, whether or not an earlier one failed. Returns whether all succeeded."""
+    succeeded = True
+    for piece in work:
+        try:
+            with friendly_errors():
+                do(piece)
+        except typer.Exit as exit_:
+            if exit_.exit_code != 1:
+                raise
+            succeeded = False
+        except Exception:  # an error in the code, most likely in the user's own method: its author needs the traceback
+            traceback.print_exc()
+            succeeded = False
+    return succeeded
+
+
+def _print_problems(problems: Sequence[str]) -> None:
+    for problem in problems:
+        print_error(problem)

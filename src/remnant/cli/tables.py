@@ -1,84 +1,92 @@
-"""Results as tables on a terminal."""
+"""Prints tables and results on a terminal."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from remnant.evaluation import AccuracyMatrix
-from remnant.experiments.runs.folder import RunFolder
-from remnant.experiments.settings.resolve import Settings, recipe, resolve
+from remnant.evaluation import AccuracyMatrix, Spread
+from remnant.experiments.runs import RunFolder
+from remnant.experiments.settings import Settings, recipe, resolve
+from remnant.report import Column, Grid, cell_text, number
 
+from .console import print_text
 
-def results(console: Console, settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
-    """R of the first seed, then ACC and BWT over all of them beside the paper's."""
-    done = [folder for folder in folders if folder.finished]
-    if matrix and done and (first := done[0].matrix()) is not None:
-        accuracies(console, first, f"Accuracy, %, after learning each task (seed {done[0].seed})")
-    found = [result for folder in done if (result := folder.result())]
-    # The paper's figures are for the paper's settings: beside others they would mislead.
-    as_recipe = settings == resolve(settings.benchmark, settings.method, (), settings.protocol)
-    paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method) if as_recipe else None
-    acc = _spread([100 * result["acc"] for result in found], "{:.2f}")
-    bwt = _spread([result["bwt"] for result in found if result["bwt"] is not None], "{:+.3f}")
-    seconds = _spread([sum(result["seconds"].values()) for result in found], "{:.0f}")
-    console.print(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(found)} seed(s)", highlight=False)
-    if paper is not None and paper.acc is not None:
-        bwt_text = "–" if paper.bwt is None else f"{paper.bwt:+.2f}"
-        console.print(f"paper: ACC {paper.acc:.2f} %   BWT {bwt_text}", style="dim", highlight=False)
-    if done:
-        console.print(f"in {done[0].path.parent}", style="dim", highlight=False, soft_wrap=True, markup=False)
+Style = Callable[[str], str]  # the colour of a cell
 
 
-def _spread(values: list[float], form: str) -> str:
-    """mean ± sd; the mean alone for one value; a dash for none."""
-    values = [value for value in values if value == value]
-    if not values:
-        return "–"
-    mean = form.format(statistics.mean(values))
-    return mean if len(values) < 2 else f"{mean} ± {form.format(statistics.stdev(values)).lstrip('+')}"
-
-
-def accuracies(console: Console, matrix: AccuracyMatrix, title: str) -> None:
-    """R, a row for each task learnt; a row that was not measured is left out."""
-    drawn = Table(box=None, pad_edge=False, header_style="dim")
-    drawn.add_column("after")
-    for task in range(matrix.tasks):
-        drawn.add_column(str(task + 1), justify="right", no_wrap=True)
-    for t, row in enumerate(matrix.values):
-        if any(value == value for value in row):
-            drawn.add_row(str(t + 1), *(_shaded(value) for value in row))
-    _print_whole(console, title, drawn)
-
-
-def _shaded(value: float) -> str:
-    """Green where it is known, red where it is forgotten; the number says it without the colour."""
-    if value != value:
-        return ""
-    colour = "green" if value >= 0.9 else "yellow" if value >= 0.6 else "red"
-    return f"[{colour}]{100 * value:.1f}[/{colour}]"
-
-
-def table(console: Console, name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Ours beside the paper's. A column that says nothing is left out, and no number is ever cut short."""
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    columns = [column for column in (rows[0] if rows else ()) if any(row[column] for row in rows)]
-    for column in columns:
-        figure, _, of = column.partition(" (")
-        heading = {"paper)": "paper", "difference)": "difference"}.get(of, figure)
-        left = column in ("benchmark", "method", "variant")
-        drawn.add_column(heading, justify="left" if left else "right", no_wrap=True)
+def print_grid(console: Console, grid: Grid, style: Style = lambda text: "") -> None:
+    """Prints a table. On a narrow terminal text wraps, but numbers and the first column are never cut short."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    rows = [[cell_text(cell) for cell in row] for row in grid.rows]
+    for place, column in enumerate(grid.columns):
+        whole = max(cell_len(text) for text in (column.heading, *(row[place] for row in rows)))
+        wraps = column.text and place > 0
+        table.add_column(column.heading, justify="left" if column.text else "right", min_width=None if wraps else whole)
     for row in rows:
-        drawn.add_row(*(str(row[column]) for column in columns))
-    _print_whole(console, name, drawn)
+        table.add_row(*(Text(text, style(text)) for text in row))
+    least, most = table.__rich_measure__(console, console.options.update(max_width=10_000))
+    width = console.width if least <= console.width else most
+    if grid.title:
+        print_text(grid.title, console, style="italic")
+    Console(file=console.file, width=width, force_terminal=console.is_terminal, highlight=False).print(table)
 
 
-def _print_whole(console: Console, title: str, drawn: Table) -> None:
-    """As wide as it must be: a number cut short is worse than a line that the terminal wraps."""
-    width = max(console.width, drawn.__rich_measure__(console, console.options.update(max_width=10_000)).maximum)
-    console.print(title, style="italic", soft_wrap=True, highlight=False, markup=False)
-    Console(file=console.file, width=width, force_terminal=console.is_terminal, highlight=False).print(drawn)
+def print_rows(
+    console: Console,
+    title: str,
+    rows: Sequence[Mapping[str, str]],
+    text: Sequence[str] = (),
+    style: Style = lambda t: "",
+) -> None:
+    """Prints rows of cells by heading, without empty columns. `text` names the columns to align to the left.
+
+    The heading `acc (paper)` is printed as `paper`: the column `acc` is beside it.
+    """
+    names = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+    headings = [re.sub(r".* \((paper|difference)\)", r"\1", name) for name in names]
+    columns = tuple(Column(heading, text=name in text) for name, heading in zip(names, headings, strict=True))
+    print_grid(console, Grid("", title, columns, tuple(tuple(row[name] for name in names) for row in rows)), style)
+
+
+def print_accuracies(console: Console, matrix: AccuracyMatrix, title: str) -> None:
+    """Prints R in per cent, a row for each task learnt. Rows that were not measured are left out."""
+    columns = (Column("after", text=True), *(Column(str(task + 1)) for task in range(matrix.tasks)))
+    rows = []
+    for t, row in enumerate(matrix.values):
+        cells = [number(None if isnan(value) else 100 * value, 1, otherwise="") for value in row]
+        if any(cells):
+            rows.append((str(t + 1), *cells))
+    print_grid(console, Grid("", title, columns, tuple(rows)), _accuracy_colour)
+
+
+def _accuracy_colour(text: str) -> str:
+    if "." not in text:  # the number of a task
+        return ""
+    return "green" if float(text) >= 90 else "yellow" if float(text) >= 60 else "red"
+
+
+def print_results(console: Console, settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
+    """Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
+    finished = [folder for folder in folders if folder.finished]
+    if matrix and finished and (first := finished[0].matrix()) is not None:
+        print_accuracies(console, first, f"Accuracy, %, after learning each task (seed {finished[0].seed})")
+    results = [result for folder in finished if (result := folder.read().result)]
+    acc = Spread.of([result.acc for result in results], 100).text(2)
+    bwt = Spread.of([result.bwt for result in results]).text(3, "+")
+    seconds = Spread.of([sum(result.seconds.values()) for result in results]).text(0)
+    print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed(s)", console)
+    # The paper's figures are for the recipe's settings, and would mislead beside others.
+    if settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
+        paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
+        if paper is not None and paper.acc is not None:
+            text = f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}"
+            print_text(text, console, style="dim")
+    if finished:
+        print_text(f"in {finished[0].path.parent}", console, style="dim")
