@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
-from remnant.experiments.runs.folder import RunFolder
-from remnant.experiments.settings.resolve import Settings, resolve
+from remnant.experiments.runs import RunFolder
+from remnant.experiments.settings import Settings, resolve
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 ENVIRONMENT = {"remnant": "0.1.0", "device": "Made-up GPU", "torch": "2.13.0"}

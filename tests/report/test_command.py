@@ -38,17 +38,17 @@ def test_docs_keep_the_words_somebody_wrote(tmp_path: Path) -> None:
     assert (docs / "figures" / "first-task-pmnist.svg").is_file()
 
 
-def test_a_folder_that_is_not_there_is_told_plainly(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     result = remnant("report", tmp_path / "nowhere", "-o", tmp_path / "report")
     assert result.exit_code == 1
-    assert "is not a folder. Give one with run folders in it" in result.output.replace("\n", " ")
+    assert "is not a folder. Give a folder that contains run folders" in result.output.replace("\n", " ")
 
 
-def test_a_file_in_the_way_is_told_plainly(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("mine")
     result = remnant("report", tmp_path, "-o", tmp_path / "report")
     assert result.exit_code == 1
-    assert "file in the way" in result.output
+    assert "needs a folder where there is a file" in result.output
     assert (tmp_path / "report").read_text() == "mine"
 
 

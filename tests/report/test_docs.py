@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from remnant.evaluation import Spread
 from remnant.report.content import Content, make_content
-from remnant.report.docs import FIGURES, PAGE, docs_figures, docs_page, read_notes
 from remnant.report.figures import digest_of
-from remnant.report.grid import Number, rounded
+from remnant.report.page import NOTES, docs_figures, render_docs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,7 +23,8 @@ def measured() -> Content:
 
 
 def test_the_page_of_results_is_current(measured: Content) -> None:
-    assert (DOCS / PAGE).read_text(encoding="utf-8") == docs_page(measured, read_notes(DOCS)), f"docs/{PAGE} {STALE}"
+    notes = (DOCS / NOTES).read_text(encoding="utf-8")
+    assert (DOCS / "results.md").read_text(encoding="utf-8") == render_docs(measured, notes), f"docs/results.md {STALE}"
 
 
 def test_its_figures_are_current(measured: Content) -> None:
@@ -31,8 +32,8 @@ def test_its_figures_are_current(measured: Content) -> None:
     figures = docs_figures(measured)
     assert figures
     for name, drawing in figures.items():
-        svg = (DOCS / FIGURES / f"{name}.svg").read_text(encoding="utf-8")
-        assert digest_of(svg) == drawing.digest, f"docs/{FIGURES}/{name}.svg {STALE}"
+        svg = (DOCS / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        assert digest_of(svg) == drawing.digest, f"docs/figures/{name}.svg {STALE}"
 
 
 def test_the_readme_shows_two_of_them(measured: Content) -> None:
@@ -47,7 +48,7 @@ def test_nothing_in_results_is_damaged(measured: Content) -> None:
 
 def test_the_readmes_numbers_are_those_of_results(measured: Content) -> None:
     kept = {
-        (Number(v.acc.mean, v.acc.sd).text, rounded(v.bwt.mean, 3).replace("-", "−"))
+        (v.acc.text(2), Spread(v.bwt.mean).text(3).replace("-", "−"))
         for v in measured.collection.variants
         if v.acc.mean is not None and v.bwt.mean is not None
     }

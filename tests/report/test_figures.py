@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from made_up import HOSTILE, MLP_RANKS, histogram, run, settings
 
-from remnant.experiments.paper import times
-from remnant.report.capacity import SHAPES, capacities, gpm_max_bytes
+from remnant.experiments.paper import save_timings
 from remnant.report.content import Content, make_content
 from remnant.report.figures import Drawing, Section, digest_of
 from remnant.report.figures.style import MARKERS, look, method_look, styled
-from remnant.report.names import METHODS
+from remnant.report.names import TITLES
+from remnant.report.ranks import capacities, gpm_max_bytes
 from remnant.report.records import read_runs
 from remnant.report.variants import collect
 
@@ -124,7 +124,7 @@ def test_histograms_of_seeds_add_up_where_one_is_finer(tmp_path: Path) -> None:
 def test_times_of_two_devices_are_not_compared(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"), device="A")
     run(tmp_path, settings("pmnist", "finetune"), device="B")
-    assert section(make_content([tmp_path]), "epoch-time").drawings == ()
+    assert section(make_content([tmp_path]), "epoch-time").drawings == []
     run(tmp_path, settings("pmnist", "single-task"), device="A", seconds=20.0)
     (found,) = section(make_content([tmp_path]), "epoch-time").drawings
     assert [(row["method"], row["value"]) for row in found.data["rows"]] == [("gpm", 0.5), ("single-task", 1.0)]
@@ -138,7 +138,7 @@ def test_methods_timed_on_equal_terms_are_shown_before_what_runs_took(tmp_path: 
     assert "no comparison of methods" in of_runs.remark
     one = {name: {"digest": settings("pmnist", name).digest, "epochs": [s], "finish": 0.0} for name, s in TIMES.items()}
     other = {"digest": "00000000", "epochs": [9.0], "finish": 0.0}  # not the recipe's
-    times.save(tmp_path, "pmnist", {"environment": {"device": "B"}, "methods": {**one, "er": other}})
+    save_timings(tmp_path, "pmnist", {"environment": {"device": "B"}, "methods": {**one, "er": other}})
     (timed,) = section(make_content([tmp_path]), "epoch-time").drawings
     assert [(row["method"], row["value"]) for row in timed.data["rows"]] == [("gpm", 0.25), ("ewc", 1.0)]
     assert "on B" in timed.title
@@ -169,18 +169,19 @@ def test_capacities_are_the_papers(tmp_path: Path) -> None:
 
 
 def test_shapes_are_those_of_the_streams() -> None:
-    from remnant.data import BENCHMARKS, load_stream
+    from remnant.data import BENCHMARKS, built_in, load_stream
 
-    assert set(SHAPES) == set(BENCHMARKS)
+    assert all(built_in(name) for name in BENCHMARKS)
     for name in ("permuted-digits", "digits-incremental"):
-        stream = load_stream(name)
-        assert SHAPES[name] == (stream.input_shape, stream.head == "single")
+        stream, declared = load_stream(name), built_in(name)
+        assert declared is not None
+        assert (declared.input_shape, declared.head) == (stream.input_shape, stream.head)
 
 
 def test_ranks_of_a_stream_nobody_knows_are_not_drawn_against_a_guess(tmp_path: Path) -> None:
     run(tmp_path, settings("my/own.py:stream", "gpm"), ranks=MLP_RANKS)
     content = make_content([tmp_path])
-    assert section(content, "ranks").drawings == ()
+    assert section(content, "ranks").drawings == []
     assert drawing(content, "matrix").data["rows"][0]
 
 
@@ -196,7 +197,7 @@ def test_settings_that_are_not_the_recipes_are_starred(tmp_path: Path) -> None:
 
 
 def test_no_two_methods_look_alike() -> None:
-    looks = {method: method_look(method)[:2] for method in METHODS}
+    looks = {method: method_look(method)[:2] for method in TITLES["methods"]}
     assert len(set(looks.values())) == len(looks)
     assert len({look(number)[:2] for number in range(77)}) == 77
     assert len(MARKERS) == 11

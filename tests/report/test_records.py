@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up import MLP_RANKS, histogram, run, settings
 
-from remnant.experiments.runs.files import RunError
+from remnant.experiments.runs import RunError
 from remnant.report.content import make_content
 from remnant.report.records import Reading, read_runs
 from remnant.report.variants import collect
@@ -35,21 +35,21 @@ def test_a_runs_own_folder_can_be_read(tmp_path: Path) -> None:
         ("result.json", '{"acc": 0.9', "result.json is damaged"),
         ("result.json", '{"acc": "good", "seconds": {}}', "acc is 'good', not a number"),
         ("result.json", '{"seconds": {}}', "acc is None"),
-        ("result.json", '{"acc": 0.1, "seconds": {}}', "says ACC 0.1000, accuracy.csv gives 0.8000"),
+        ("result.json", '{"acc": 0.1, "seconds": {}}', "says ACC 0.1000, but accuracy.csv gives 0.8000"),
         ("result.json", '{"acc": 0.8}', "seconds is None"),
         ("result.json", "[]", "not a JSON object"),
-        ("accuracy.csv", "after,0,1\n0,0.9,\n", "accuracy.csv is missing or not whole"),
+        ("accuracy.csv", "after,0,1\n0,0.9,\n", "accuracy.csv is missing or incomplete"),
         ("accuracy.csv", "after,0,1\n0,most,\n", "accuracy.csv is damaged"),
-        ("accuracy.csv", None, "accuracy.csv is missing or not whole"),
-        ("settings.json", "{}", "lacks benchmark"),
+        ("accuracy.csv", None, "accuracy.csv is missing or incomplete"),
+        ("settings.json", "{}", "benchmark, digest, method, seed, settings missing"),
         ("settings.json", None, "it has no settings.json"),
         ("settings.json", b"\xff\xfe", "damaged"),
-        ("ranks.json", '{"head": 3}', "head should have one whole number a task"),
+        ("ranks.json", '{"head": 3}', "head should have one whole number per task"),
         ("environment.json", "rot", "environment.json is damaged"),
         ("drift.json", '{"head": {"edges": [0, 1], "counts": [1, 2]}}', "n counts and n + 1 rising edges"),
         ("drift.json", '{"head": {"edges": [1, 0], "counts": [1]}}', "rising edges"),
         ("drift.json", '{"head": 5}', "lists of numbers"),
-        ("drift.json", '{"head": {"edges": [0, 1], "counts": [-1]}}', "no count"),
+        ("drift.json", '{"head": {"edges": [0, 1], "counts": [-1]}}', "negative or not finite"),
     ],
 )
 def test_a_damaged_run_is_named_and_left_out(tmp_path: Path, file: str, content: str | bytes | None, why: str) -> None:
@@ -60,9 +60,9 @@ def test_a_damaged_run_is_named_and_left_out(tmp_path: Path, file: str, content:
         (broken / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     found = read(tmp_path)
     assert [r.seed for r in found.runs] == [0]
-    assert [damaged.place for damaged in found.damaged] == [broken.relative_to(tmp_path).as_posix()]
-    assert why in found.damaged[0].why
-    assert str(tmp_path) not in found.damaged[0].why
+    assert [damaged.path for damaged in found.damaged] == [broken.relative_to(tmp_path).as_posix()]
+    assert why in found.damaged[0].problem
+    assert str(tmp_path) not in found.damaged[0].problem
     assert whole.is_dir()
 
 
@@ -97,7 +97,7 @@ def test_an_unfinished_run_is_not_measured(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"), 0)
     run(tmp_path, settings("pmnist", "gpm"), 1, finished=False)
     (variant,) = collect(read(tmp_path)).variants
-    assert (variant.seeds, [r.seed for r in variant.unfinished]) == ([0], [1])
+    assert [[r.seed for r in runs] for runs in (variant.runs, variant.unfinished)] == [[0], [1]]
     assert variant.acc.n == 1
 
 
@@ -123,7 +123,7 @@ def test_an_edited_settings_file_does_not_pass_for_what_it_was(tmp_path: Path) -
     about["settings"]["training"]["epochs"] = 50
     (edited / "settings.json").write_text(json.dumps(about))
     found = read(tmp_path)
-    assert [variant.seeds for variant in collect(found).variants] in ([[0], [1]], [[1], [0]])
+    assert [[r.seed for r in variant.runs] for variant in collect(found).variants] in ([[0], [1]], [[1], [0]])
     assert len(found.remarks) == 1
     assert "kept apart" in found.remarks[0]
 
@@ -132,7 +132,7 @@ def test_of_two_folders_the_first_that_has_a_seed_counts(tmp_path: Path) -> None
     for name, acc in (("results", 0.9), ("runs", 0.1)):
         run(tmp_path / name, settings("pmnist", "gpm"), 0, (acc, acc))
     found = read_runs([tmp_path / "results", tmp_path / "runs"])
-    assert [r.measured.acc for r in found.runs if r.measured] == [0.9]
+    assert [r.result.acc for r in found.runs if r.result] == [0.9]
     assert len(found.remarks) == 1
 
 
@@ -149,5 +149,5 @@ def test_a_damaged_file_of_times_is_named_and_left_out(tmp_path: Path) -> None:
     assert len(reading.runs) == 1
     assert reading.times == {}
     (damaged,) = reading.damaged
-    assert damaged.place == "times/pmnist.json"
-    assert str(tmp_path) not in damaged.why
+    assert damaged.path == "times/pmnist.json"
+    assert str(tmp_path) not in damaged.problem

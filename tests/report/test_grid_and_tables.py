@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from made_up import HOSTILE, run, settings
 
-from remnant.experiments.paper import times
-from remnant.experiments.settings.resolve import resolve
+from remnant.evaluation import Spread
+from remnant.experiments.paper import save_timings
+from remnant.experiments.settings import resolve
 from remnant.report.content import Content, make_content
-from remnant.report.formats import latex, markdown, to_csv
-from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, cell_text
-from remnant.report.rank_tables import paper_ranks
+from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, cell_text, markdown, to_csv, to_latex
+from remnant.report.ranks import PAPER_RANKS
 
 
 def grid(content: Content, name: str) -> Grid:
@@ -22,7 +22,7 @@ def grid(content: Content, name: str) -> Grid:
 
 
 def row(found: Grid, *first: str) -> dict[str, str]:
-    headings = [column.whole for column in found.columns]
+    headings = [column.full_heading for column in found.columns]
     rows = [dict(zip(headings, map(cell_text, cells), strict=True)) for cells in found.rows]
     return next(cells for cells in rows if list(cells.values())[: len(first)] == list(first))
 
@@ -66,7 +66,7 @@ def test_times_relative_to_gpm_are_those_of_one_process(tmp_path: Path) -> None:
         name: {"digest": resolve("pmnist", name).digest, "epochs": [seconds], "finish": 0.0}
         for name, seconds in (("gpm", 2.0), ("ewc", 3.0))
     }
-    times.save(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": methods})
+    save_timings(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": methods})
     found = grid(make_content([tmp_path]), "training-time")
     ewc, er = (row(found, "Permuted MNIST", method) for method in ("EWC", "ER"))
     assert (ewc["relative to GPM ours"], ewc["relative to GPM paper"]) == ("1.50", "2.63")
@@ -79,7 +79,7 @@ def test_a_method_run_otherwise_is_mentioned_where_its_row_is_empty(content: Con
 
 
 def test_ranks_add_up_to_the_papers_totals() -> None:
-    totals = {benchmark: [sum(added) for added in layers.values()] for benchmark, layers in paper_ranks().items()}
+    totals = {benchmark: [sum(added) for added in layers.values()] for benchmark, layers in PAPER_RANKS.items()}
     assert totals == {"pmnist": [543, 100, 88], "split-cifar100": [22, 417, 473, 769, 1012]}
 
 
@@ -100,15 +100,15 @@ def test_everything_names_settings_and_unfinished_seeds(content: Content) -> Non
 
 @pytest.mark.parametrize("value", [-0.0001, 0.0])
 def test_no_negative_zero(value: float) -> None:
-    assert Number(value, None, 2).text == "0.00"
-    assert Number(-1.5, 0.25, 2).text == "−1.50 ± 0.25"
+    assert Number(Spread(value)).text == "0.00"
+    assert Number(Spread(-1.5, 0.25)).text == "−1.50 ± 0.25"
 
 
 ODD = Grid(
     "odd",
     "Odd",
-    (Column("name", words=True), Column("value", spread=True)),
-    ((HOSTILE + "|_*\n=1", Number(-1.0, 0.5)),),
+    (Column("name", text=True), Column("value", spread=True)),
+    ((HOSTILE + "|_*\n=1", Number(Spread(-1.0, 0.5))),),
 )
 
 
@@ -126,13 +126,15 @@ def test_csv_keeps_means_and_deviations_apart() -> None:
 
 
 def test_a_name_is_no_formula_in_a_spreadsheet() -> None:
-    odd = Grid("odd", "Odd", (Column("name", words=True),), (("=1+1",), ("–",)))
+    odd = Grid("odd", "Odd", (Column("name", text=True),), (("=1+1",), ("–",)))
     assert to_csv(odd).splitlines()[1:] == ["'=1+1", "–"]
 
 
 def test_names_are_text_in_latex() -> None:
-    text = latex(
-        Grid("odd", "Odd\nnews", (Column("a_b", words=True),), ((r"50 % \of {#} $x$ & ~^",), (Number(-1.0, 0.5),)))
+    text = to_latex(
+        Grid(
+            "odd", "Odd\nnews", (Column("a_b", text=True),), ((r"50 % \of {#} $x$ & ~^",), (Number(Spread(-1.0, 0.5)),))
+        )
     )
     assert r"50 \% \textbackslash{}of \{\#\} \$x\$ \& \textasciitilde{}\textasciicircum{} \\" in text
     assert r"$-1.00 \pm 0.50$ \\" in text
@@ -144,4 +146,4 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     content = make_content([tmp_path])
     assert row(grid(content, "table1a"), "GPM")["ACC % ours"] == "90.00"
     (card,) = content.cards
-    assert "cannot say" in card.sure
+    assert "cannot say" in card.certainty

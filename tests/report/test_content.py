@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from made_up import run, settings
 
-from remnant.experiments.execute.plan import parse_seeds
-from remnant.report.details import make_details
+from remnant.experiments.execute import parse_seeds
+from remnant.report.content import make_details
 from remnant.report.records import read_runs
 from remnant.report.variants import collect
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from made_up import run, settings
 
 from remnant.report.content import make_content
-from remnant.report.summary import Card
+from remnant.report.overview import Card
 
 
 def card(root: Path) -> Card:
@@ -26,16 +26,16 @@ def test_a_clear_lead_is_settled(tmp_path: Path) -> None:
     found = two(tmp_path, [0.94, 0.95, 0.93], [0.60, 0.61, 0.62])
     assert (found.winner, found.acc) == ("GPM", "94.00 ± 1.00 %")
     assert found.margin == "33.00 points ahead of Fine-tuning (61.00 ± 1.00 %)."
-    assert found.sure.startswith("Settled: the 95 % interval of the difference is 30.7")
+    assert found.certainty.startswith("Settled: the 95 % interval of the difference is 30.7")
 
 
 def test_a_lead_within_the_noise_is_not(tmp_path: Path) -> None:
     found = two(tmp_path, [0.94, 0.90, 0.92], [0.93, 0.91, 0.90])
-    assert found.sure.startswith("Not settled: the 95 % interval of the difference is −")
+    assert found.certainty.startswith("Not settled: the 95 % interval of the difference is −")
 
 
 def test_one_seed_cannot_say(tmp_path: Path) -> None:
-    assert two(tmp_path, [0.94], [0.60, 0.61]).sure == "One seed: cannot say how sure."
+    assert two(tmp_path, [0.94], [0.60, 0.61]).certainty == "One seed: cannot say how sure."
 
 
 def test_joint_training_bounds_and_does_not_win(tmp_path: Path) -> None:
