@@ -1,4 +1,4 @@
-"""A store of its own for every test, and stand-ins for the sets this machine may not have."""
+"""Gives every test an empty store, and stand-ins for datasets that this machine may not have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remnant.data.sets.store import Dataset, load_dataset
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty store, so that no test depends on, or touches, what this machine has."""
+    """An empty store, so that no test reads or changes the datasets of this machine."""
     folder = tmp_path / "store"
     monkeypatch.setenv("REMNANT_DATA", str(folder))
     return folder
@@ -24,7 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Use the machine's own prepared sets, or skip and say which is absent."""
+    """Uses the prepared datasets of this machine, or skips the test and says which one is missing."""
 
     def use(*names: str) -> None:
         for name in names:
@@ -37,7 +37,7 @@ def real(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def small_counts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets a set have the counts of the test's small files."""
+    """Lets a dataset have the counts of the small files of a test."""
 
     def use(name: str, train: int, test: int, classes: int) -> None:
         entry = replace(sources.SOURCES[name], counts=((train, test),), classes=(classes,))
@@ -48,7 +48,7 @@ def small_counts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def fake_sets(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Dataset]]:
-    """Stands in for `load_dataset` with sets of given arrays; what is not given has blank images and real counts."""
+    """Replaces `load_dataset`: datasets have the given arrays, or else blank images in their real number."""
     made: dict[str, Dataset] = {}
 
     def load(name: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""Original files, made small, in the formats they really come in."""
+"""Small original files in their real formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REAL_ROOT = data_root()  # before any test points elsewhere
 
 
 def blank(name: str) -> Arrays:
-    """A set of its real counts whose images take no memory (one zero, seen N·H·W times)."""
+    """A dataset in its real size whose images take no memory (one zero, seen N·H·W times)."""
     entry = sources.SOURCES[name]
     train, test = entry.counts[-1]
     arrays = {}

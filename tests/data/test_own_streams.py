@@ -1,4 +1,4 @@
-"""A user's own stream is a first-class one: right splits, and mistakes told in words before they reach a loss."""
+"""A user's own stream works like a built-in one: its splits are right, and mistakes are explained before they reach a loss."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

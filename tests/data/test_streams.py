@@ -1,10 +1,9 @@
-"""What the built-in streams promise: the right pixels under the right labels, from the seed alone."""
+"""The built-in streams have the right pixels and labels, and depend on the seed alone."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import ClassVar
 
@@ -92,10 +91,13 @@ def test_a_function_or_a_stream_can_be_given_as_an_object(fake_sets: Callable[..
         load_stream(pmnist, task=3)
 
 
-def test_an_entry_point_is_a_stream_like_the_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_is_a_stream_like_the_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
-    points = EntryPoints([EntryPoint("blobs", "remnant.data.permuted:permuted_digits", "remnant.streams")])
-    monkeypatch.setattr("remnant.registry.entry_points", points.select)
+    package = tmp_path / "blobs-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: blobs\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[remnant.streams]\nblobs = remnant.data.permuted:permuted_digits\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     stream = load_stream("blobs", seed=4, tasks=3)
     assert (stream.name, len(stream), stream.seed, stream.options) == ("blobs", 3, 4, {"tasks": 3, "valid": 0.1})
 
@@ -145,7 +147,7 @@ def test_one_seed_gives_one_stream_whatever_is_asked_first(name: str) -> None:
 
 
 def test_the_random_choices_are_the_same_on_every_machine(fake_sets: Callable[..., object]) -> None:
-    """Frozen numbers: a change here changes every published result of ours."""
+    """The numbers are frozen: a change here changes all our published results."""
     fake_sets(mnist=digits_like(40), cifar100=cifar_like(20))
     x = load_stream("pmnist", seed=2, valid=0.0)[1].test.x
     pixels = digits_like(40)["test_images"].reshape(10, -1)
@@ -427,7 +429,7 @@ def test_a_task_made_on_the_gpu_has_the_bits_of_the_one_made_here(name: str, fak
 
 
 def test_ten_permutations_of_mnist_are_not_ten_copies() -> None:
-    """The whole process, torch included, under 1 GiB with every tensor of every task asked for."""
+    """A process that uses every tensor of every task stays under 1 GiB, torch included."""
     if not Path("/proc/self/status").exists():
         pytest.skip("a process's peak memory is read from /proc, which this system has not")
     if not (REAL_ROOT / "mnist.npz").exists():

@@ -12,7 +12,7 @@ from remnant.options import Share
 
 from .sets.store import load_dataset
 from .stream import Stream
-from .task_builder import CIFAR, Transform, class_task, normalise
+from .task_builder import CIFAR, Transform, class_stream, normalise
 
 # Dataset → (title, mean, deviation), in the order of the code behind the paper's table. The statistics are those of the
 # images at 32×32: MNIST and Fashion-MNIST padded with black, notMNIST enlarged. (No source says how the published 32×32
@@ -34,16 +34,13 @@ def five_datasets(
     The published code trains on MNIST twice: it gives Fashion-MNIST's addresses under a name that its version of torchvision
     does not read, and so gets MNIST's files. `fourth="as-published"` does the same, with Fashion-MNIST's statistics.
     """
-    tasks = []
-    for number, (name, (title, mean, std)) in enumerate(FIVE.items()):
+    groups = []
+    for name, (title, mean, std) in FIVE.items():
         if fourth == "as-published" and name == "fashion_mnist":
             name, title = "mnist", "MNIST again"
         transform = partial(_coloured, mean=mean, std=std, resize=_enlarged if name == "notmnist" else _padded)
-        dataset, classes = load_dataset(name), np.arange(10)
-        tasks.append(
-            class_task(title, dataset, classes, transform, head="multi", valid=valid, seed=seed, number=number)
-        )
-    return Stream("five-datasets", tuple(tasks), "multi", (3, 32, 32), (10,) * 5)
+        groups.append((title, load_dataset(name), np.arange(10), transform))
+    return class_stream("five-datasets", "multi", groups, valid, seed)
 
 
 def _coloured(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], resize: Transform) -> Tensor:

@@ -8,7 +8,7 @@ from remnant.options import Share
 
 from .sets.store import load_dataset
 from .stream import Stream
-from .task_builder import class_task, generator, standardise
+from .task_builder import class_stream, generator, standardise
 
 ClassOrder = Literal["natural", "shuffled"]
 
@@ -26,8 +26,5 @@ def mnist_incremental(seed: int, *, class_order: ClassOrder = "natural", valid: 
 def _incremental(name: str, seed: int, class_order: ClassOrder, valid: float) -> Stream:
     order = generator(seed, "classes").permutation(10) if class_order == "shuffled" else np.arange(10)
     dataset, transform = load_dataset(name), standardise(name)
-    tasks = [
-        class_task(f"digit {d}", dataset, np.array([d]), transform, head="single", valid=valid, seed=seed, number=t)
-        for t, d in enumerate(order)
-    ]
-    return Stream(name, tuple(tasks), "single", dataset.input_shape, (10,))
+    groups = [(f"digit {digit}", dataset, np.array([digit]), transform) for digit in order]
+    return class_stream(name, "single", groups, valid, seed)

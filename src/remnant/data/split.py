@@ -10,10 +10,9 @@ from torch import Tensor
 from remnant.options import Kind, Share, whole
 
 from .errors import DataError
-from .sets.store import Dataset, load_dataset
+from .sets.store import load_dataset
 from .stream import Stream
-from .task import Task
-from .task_builder import class_task, generator, normalise, standardise
+from .task_builder import class_stream, generator, normalise, standardise
 
 ClassOrder = Literal["natural", "shuffled"]
 Tasks = Annotated[int, whole(1, 1000)]
@@ -88,11 +87,8 @@ def cifar100_superclass(
     dataset, transform = load_dataset("cifar100"), _scrambled if layout == "as-published" else normalise
     coarse, fine = dataset.coarse("train"), dataset.labels("train")
     groups = SUPERCLASS_ORDERS[seed % len(SUPERCLASS_ORDERS) if order == "seed" else order]
-    tasks = []
-    for t, group in enumerate(groups):
-        name, members = SUPERCLASSES[group], np.unique(fine[coarse == group])
-        tasks.append(class_task(name, dataset, members, transform, head="multi", valid=valid, seed=seed, number=t))
-    return _multi_head("cifar100-superclass", dataset, tasks)
+    tasks = [(SUPERCLASSES[group], dataset, np.unique(fine[coarse == group]), transform) for group in groups]
+    return class_stream("cifar100-superclass", "multi", tasks, valid, seed)
 
 
 def _scrambled(x: Tensor) -> Tensor:
@@ -107,11 +103,9 @@ def _split(
     counts = _class_counts(classes, tasks, sizes)
     order = generator(seed, "classes").permutation(classes) if class_order == "shuffled" else np.arange(classes)
     dataset, transform = load_dataset(name), standardise(name)
-    made = []
-    for t, members in enumerate(np.split(order, np.cumsum(counts))[: len(counts)]):
-        title = f"classes {_abbreviated(members)}"
-        made.append(class_task(title, dataset, members, transform, head="multi", valid=valid, seed=seed, number=t))
-    return _multi_head(name, dataset, made)
+    groups = np.split(order, np.cumsum(counts))[: len(counts)]
+    made = [(f"classes {_abbreviated(members)}", dataset, members, transform) for members in groups]
+    return class_stream(name, "multi", made, valid, seed)
 
 
 def _class_counts(classes: int, tasks: int, sizes: Sizes) -> list[int]:
@@ -126,10 +120,6 @@ def _class_counts(classes: int, tasks: int, sizes: Sizes) -> list[int]:
             "of classes of each task: sizes=[…], on the command line --set stream.sizes=[…]."
         )
     return [classes // tasks] * tasks
-
-
-def _multi_head(name: str, dataset: Dataset, tasks: list[Task]) -> Stream:
-    return Stream(name, tuple(tasks), "multi", dataset.input_shape, tuple(task.classes for task in tasks))
 
 
 def _abbreviated(members: NDArray[np.integer]) -> str:

@@ -1,7 +1,7 @@
 """Builds the tasks of a stream from a dataset: which rows they hold, and how bytes become tensors."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -11,11 +11,12 @@ from torch import Tensor
 
 from .errors import DataError
 from .sets.store import Dataset, Part
-from .stream import Head
+from .stream import Head, Stream
 from .task import Split, Task
 
 Rows = NDArray[np.int64]
 Transform = Callable[[Tensor], Tensor]  # bytes N×C×H×W → float32, on the device of the bytes
+Group = tuple[str, Dataset, NDArray[np.integer], Transform]  # title, dataset, classes
 
 CIFAR = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -57,7 +58,7 @@ def normalise(
 ) -> Tensor:
     """(x / white − mean) / std per channel.
 
-    Written as one product and one difference, which IEEE rounds alike everywhere: every device gets the same bits.
+    Written as one product and one difference, which IEEE rounds the same way everywhere: every device gets the same bits.
     """
     scale = torch.tensor([1 / (white * s) for s in std], dtype=torch.float32, device=x.device)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=x.device)
@@ -76,24 +77,19 @@ def channels_first(images: NDArray[np.uint8], device: torch.device) -> Tensor:
     return x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
 
 
-def class_task(
-    name: str,
-    dataset: Dataset,
-    classes: NDArray[np.integer],
-    transform: Transform,
-    *,
-    head: Head,
-    valid: float,
-    seed: int,
-    number: int,
-) -> Task:
-    """The task of some classes. With a head of its own (`head="multi"`), its labels count from 0 in the given order."""
-    train, held = hold_out(np.flatnonzero(np.isin(dataset.labels("train"), classes)), valid, seed, number)
-    test = np.flatnonzero(np.isin(dataset.labels("test"), classes))
-    outputs = np.arange(256)
-    if head == "multi":
-        outputs[classes] = np.arange(len(classes))
-    return make_task(name, dataset, (train, held, test), transform, tuple(int(c) for c in classes), outputs)
+def class_stream(name: str, head: Head, groups: Iterable[Group], valid: float, seed: int) -> Stream:
+    """A stream with one task per group of classes. With `head="multi"`, the labels of each task count from 0."""
+    groups, tasks = list(groups), []
+    for number, (title, dataset, classes, transform) in enumerate(groups):
+        train, held = hold_out(np.flatnonzero(np.isin(dataset.labels("train"), classes)), valid, seed, number)
+        test = np.flatnonzero(np.isin(dataset.labels("test"), classes))
+        outputs = np.arange(256)
+        if head == "multi":
+            outputs[classes] = np.arange(len(classes))
+        labels = tuple(int(each) for each in classes)
+        tasks.append(make_task(title, dataset, (train, held, test), transform, labels, outputs))
+    sizes = tuple(task.classes for task in tasks)
+    return Stream(name, tuple(tasks), head, groups[0][1].input_shape, sizes if head == "multi" else (sum(sizes),))
 
 
 def make_task(

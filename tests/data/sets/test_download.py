@@ -1,4 +1,4 @@
-"""Downloads, against a server of our own: mirrors, resuming, checksums, and what is left when they fail."""
+"""Tests downloads with a local server: mirrors, resuming, checksums, and the files left after a failure."""
 
 import hashlib
 import socket
@@ -19,7 +19,7 @@ from remnant.data.sets.sources import RemoteFile
 
 @dataclass
 class Mirror:
-    """What a server has, how it behaves, and what it was asked."""
+    """The files of a server, its behaviour, and the requests it received."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True
@@ -60,7 +60,7 @@ def mirror() -> Iterator[Callable[..., Mirror]]:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Quietly."""
+                """Logs nothing."""
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
@@ -84,7 +84,7 @@ def originals(tmp_path: Path) -> dict[str, bytes]:
 def offer(
     monkeypatch: pytest.MonkeyPatch, small_counts: Callable[..., None], originals: dict[str, bytes]
 ) -> Callable[..., None]:
-    """Makes 'mnist' the small set of `originals`, to be had from the given addresses."""
+    """Makes 'mnist' the small dataset of `originals`, served from the given addresses."""
 
     def use(*urls: str, checksums: bool = True) -> None:
         small_counts("mnist", 20, 10, 10)
@@ -172,7 +172,7 @@ def test_a_server_that_sends_another_range_is_passed_over(
     assert two.asked[0][1] == "bytes=100-"
 
 
-def test_a_stale_beginning_is_thrown_away_once_and_downloaded_anew(
+def test_a_stale_beginning_is_thrown_away_once_and_downloaded_again(
     mirror: Callable[..., Mirror], offer: Callable[..., None], originals: dict[str, bytes]
 ) -> None:
     server = mirror(files=originals)

@@ -1,4 +1,4 @@
-"""Each original format, from tiny files made here: right pixels, right labels, and clear words about damage."""
+"""Reads tiny files of each original format: pixels and labels are right, and damage is explained."""
 
 import builtins
 import importlib
@@ -223,7 +223,7 @@ def test_miniimagenet_pickles_with_named_classes(tmp_path: Path) -> None:
     assert arrays["test_images"][:, 0, 0, 0].tolist() == [10, 20]
 
 
-def test_miniimagenet_few_shot_caches_are_parted_anew_within_each_class(tmp_path: Path) -> None:
+def test_miniimagenet_few_shot_caches_are_divided_again_within_each_class(tmp_path: Path) -> None:
     for part, value in (("train", 0), ("val", 100), ("test", 200)):
         images = np.concatenate([photographs(6, value), photographs(6, value + 1)])
         content = {"image_data": images, "class_dict": {"n1": list(range(6)), "n2": list(range(6, 12))}}

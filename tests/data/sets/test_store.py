@@ -1,4 +1,4 @@
-"""Prepared sets: found where they should be, written whole or not at all, and refused when they are not what they say."""
+"""Prepared datasets are found, written completely or not at all, and refused when they are damaged or another dataset."""
 
 import os
 from collections.abc import Callable
