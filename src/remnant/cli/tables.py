@@ -82,11 +82,9 @@ def print_results(console: Console, settings: Settings, folders: Sequence[RunFol
     bwt = Spread.of([result.bwt for result in results]).text(3, "+")
     seconds = Spread.of([sum(result.seconds.values()) for result in results]).text(0)
     print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed(s)", console)
+    paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
     # The paper's figures are for the recipe's settings, and would mislead beside others.
-    if settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
-        paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
-        if paper is not None and paper.acc is not None:
-            text = f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}"
-            print_text(text, console, style="dim")
+    if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
+        print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", console, style="dim")
     if finished:
         print_text(f"in {finished[0].path.parent}", console, style="dim")

@@ -9,6 +9,7 @@ from remnant.errors import UserError
 from remnant.evaluation import Spread
 from remnant.experiments.runs import RunResult
 from remnant.experiments.settings import Settings, resolve
+from remnant.registry import is_file_reference
 
 from .names import ordered_benchmarks, ordered_methods, slug, title_of
 from .records import Reading, RunRecord
@@ -165,6 +166,8 @@ def collect(reading: Reading) -> Collection:
 def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The `--set` (and --protocol) that lead from the recipe to these settings; None if there is no recipe."""
     protocol = settings.get("protocol", "paper")
+    if is_file_reference(str(settings.get("method"))):
+        return None  # a report never runs a user's file, which the defaults of its method would need
     try:
         recipe = resolve(settings["benchmark"], settings["method"], (), protocol).as_dict()
         Settings.from_dict(settings)
