@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant.memory import GPM
-from remnant.memory.drift import activation_drift
-from remnant.memory.histogram import HALF, SMALLEST, Histogram
+from remnant.memory.drift import HALF, SMALLEST, Histogram, activation_drift
 
 finite = st.floats(-1e6, 1e6, width=32)
 

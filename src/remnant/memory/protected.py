@@ -75,14 +75,14 @@ class ProtectedWeight:
             return  # `restore` is exact without it, and handles sparse gradients
         tensors = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, grads, strict=True)]
         with without_autocast(self.view.weight.device):
-            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack))
+            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack), self._channels_last)
 
     def project_among(self, gradients: dict[Tensor, Tensor]) -> None:
         """The same for gradients in a dict instead of `.grad`."""
         if self.biases:
             missing = {p: torch.zeros_like(p) for p in self.parameters if p not in gradients}
             tensors = [gradients.get(p, missing.get(p, p)) for p in self.parameters]
-            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack))
+            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack), self._channels_last)
         elif (gradient := gradients.get(self.view.weight)) is not None:
             stack = self._stack([gradient], channels_last=self._channels_last)
             remaining = self._stack_projection(stack).remove(stack)
@@ -106,7 +106,7 @@ class ProtectedWeight:
                 start = self._stack([anchors[p] for p in self.parameters], channels_last=self._channels_last)
                 return projection.restore_(stack, start.to(stack.dtype))
 
-        self._change(self.parameters, put_back)
+        self._change(self.parameters, put_back, self._channels_last)
 
     def difference(self, anchors: Anchors) -> Tensor:
         """The stack of W − W₀."""
@@ -128,12 +128,8 @@ class ProtectedWeight:
     def moved_by(self, change: Tensor) -> Iterator[None]:
         """Adds a stack to the weight and its biases inside the block, and restores them to the bit after it."""
         before = [parameter.detach().clone() for parameter in self.parameters]
-        weight, *biases = (parameter.detach() for parameter in self.parameters)
-        inputs = self.view.inputs
         try:
-            weight.add_(self.view.tensor(change[:, :, :inputs]))
-            for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=inputs):
-                bias.part_of(tensor).add_(change[:, :, column].reshape(-1))
+            self._change(self.parameters, lambda stack: stack.add_(change), channels_last=False)
             yield
         finally:
             for parameter, value in zip(self.parameters, before, strict=True):
@@ -181,14 +177,14 @@ class ProtectedWeight:
             stack = torch.cat([stack, *parts], dim=2)
         return stack.to(torch.promote_types(stack.dtype, torch.float32))
 
-    def _change(self, tensors: list[Tensor], change: Callable[[Tensor], Tensor]) -> None:
+    def _change(self, tensors: list[Tensor], change: Callable[[Tensor], Tensor], channels_last: bool) -> None:
         """Runs `change` (in place) on the stack of these tensors and writes the result back into them."""
-        stack = self._stack(tensors, channels_last=self._channels_last)
+        stack = self._stack(tensors, channels_last=channels_last)
         change(stack)
         weight, *biases = (tensor.detach() for tensor in tensors)
         if stack.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr():
             return  # the stack is a view of the weight
         inputs = self.view.inputs
-        weight.copy_(self.view.tensor(stack[:, :, :inputs], channels_last=self._channels_last))
+        weight.copy_(self.view.tensor(stack[:, :, :inputs], channels_last=channels_last))
         for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=inputs):
             bias.part_of(tensor).copy_(stack[:, :, column].reshape(-1))
