@@ -1,7 +1,5 @@
 """Averaged GEM (Chaudhry et al., 2019): never step uphill on a random batch of remembered examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

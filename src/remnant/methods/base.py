@@ -1,7 +1,5 @@
 """What a continual-learning method is: how it takes a step, and what it does when a task starts and ends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Experience replay with a reservoir, ER_Res (Chaudhry et al., 2019, "On tiny episodic memories")."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Elastic weight consolidation (Kirkpatrick et al., 2017): important weights are tied to their old values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any

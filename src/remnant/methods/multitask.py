@@ -1,7 +1,5 @@
 """Joint training on all tasks at once: not continual learning, but an upper bound on its accuracy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

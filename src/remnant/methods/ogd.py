@@ -1,7 +1,5 @@
 """Orthogonal gradient descent (Farajtabar et al., 2020): steps that leave the logits of past examples unchanged."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The optimisers that a run can choose. Each has a state that starts at zero and can step inside a CUDA graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Orthogonal weight modification (Zeng et al., 2019): one projector per layer, updated by recursive least squares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """A network of its own for every task (STL): it forgets nothing, and needs T times the parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

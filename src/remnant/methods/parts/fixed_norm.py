@@ -1,7 +1,5 @@
 """Normalisation as in the paper: "learned for the first task and shared with all the other tasks" (Sec. 6)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

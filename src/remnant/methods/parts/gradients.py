@@ -1,7 +1,5 @@
 """Gradients of all parameters as one vector, and gradients that are vectorised over batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

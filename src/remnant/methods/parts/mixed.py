@@ -1,7 +1,5 @@
 """The loss of a batch that mixes tasks: each example uses the head of its own task, in one pass."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
