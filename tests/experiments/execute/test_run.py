@@ -283,7 +283,7 @@ def test_seeds_that_were_run_alike_are_resumed_together(tmp_path: Path) -> None:
     for seed, how in ((0, {"tf32": False}), (2, {"tf32": False}), (1, {"checkpoint_every": 3})):
         plan("finetune", tmp_path, **how).folder(seed)  # killed before it began
     RunFolder.create(tmp_path, plan("gpm", tmp_path).settings, 5)  # does not say how
-    plans = {p.seeds: p for p in unfinished(tmp_path, "cpu", 1, deterministic=None).plans}
+    plans = {p.seeds: p for p in unfinished(tmp_path, "cpu", 1, deterministic=None)[0]}
     assert plans.keys() == {(0, 2), (1,), (5,)}
     assert (plans[0, 2].deterministic, plans[0, 2].tf32, plans[0, 2].checkpoint_every) == (True, False, 20)
     assert (plans[1,].deterministic, plans[1,].tf32, plans[1,].checkpoint_every) == (True, True, 3)

@@ -22,7 +22,7 @@ def plans(chosen: Sweep, root: Path, seeds: tuple[int, ...] = (0, 1)) -> list[Pl
 def test_each_value_is_the_run_that_set_would_make(tmp_path: Path) -> None:
     chosen = sweep("threshold.start=0.90, 0.95,.97", "training.epochs=1")
     made = plans(chosen, tmp_path)
-    assert [point.value for point in chosen.points] == ["0.90", "0.95", ".97"]
+    assert list(chosen.points) == ["0.90", "0.95", ".97"]
     assert [plan.settings for plan in made] == [
         resolve("split-cifar100", "gpm", [f"threshold.start={eps}", "training.epochs=1"]) for eps in (0.9, 0.95, 0.97)
     ]
@@ -38,9 +38,9 @@ def test_the_recipes_own_value_is_the_recipes_own_run() -> None:
 
 def test_commas_inside_a_value_are_its_own() -> None:
     lists = Sweep.of("pmnist", "gpm", ["network.hidden=[100, 100],[50,50]"])
-    assert [point.settings.network["hidden"] for point in lists.points] == [[100, 100], [50, 50]]
+    assert [settings.network["hidden"] for settings in lists.points.values()] == [[100, 100], [50, 50]]
     tables = sweep('threshold={start = 0.9, step = 0.01}, {layers = {"conv1" = 0.9, "*" = 0.8}},0.5')
-    assert [sorted(point.settings.options["threshold"]) for point in tables.points] == [
+    assert [sorted(settings.options["threshold"]) for settings in tables.points.values()] == [
         ["start", "step"],
         ["layers"],
         ["value"],

@@ -24,7 +24,7 @@ from remnant.experiments.runs import (
     keep_results,
     run_path,
 )
-from remnant.experiments.runs.environment import _source
+from remnant.experiments.runs.provenance import _source
 
 
 @dataclass

@@ -5,7 +5,7 @@ from .factory import build_method
 from .launch import run
 from .one_run import Progress, RunInProgress, Watcher
 from .plan import Plan, parse_seeds
-from .resume import Unfinished, unfinished
+from .resume import unfinished
 from .sweep import Sweep, without_drift
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Progress",
     "RunInProgress",
     "Sweep",
-    "Unfinished",
     "Watcher",
     "build_method",
     "parse_seeds",

@@ -98,7 +98,11 @@ class RunInProgress:
         held_out = [self._held_out(task) for task in self.stream[:first]]
         for number in range(first, len(self.tasks)):
             task = self.tasks[number].to(self.device)
-            held_out += self._held_out_with(number, task)
+            if len(self.tasks) < len(self.stream):  # joint training learns the whole stream as one task
+                held_out = [self._held_out(each) for each in self.stream]
+            else:  # `task` is on the device already, unless the method trains on other data than the stream's
+                same = self.tasks[number] is self.stream[number]
+                held_out.append(self._held_out(task if same else self.stream[number]))
             yield from self._train(trainer, number, task, training)
             self._consolidate(number, task.train)
             row = yield from self._evaluate([test for test, _ in held_out], self.matrix, schedule.evaluation_batch)
@@ -115,13 +119,6 @@ class RunInProgress:
     def _held_out(self, task: Task) -> tuple[Split, Split]:
         """A task's test and validation sets, which stay on the device after the task."""
         return task.test.to(self.device), task.valid.to(self.device)
-
-    def _held_out_with(self, number: int, task: Task) -> list[tuple[Split, Split]]:
-        """The sets to evaluate on from this task on; joint training learns the whole stream as one task."""
-        if len(self.tasks) < len(self.stream):
-            return [self._held_out(each) for each in self.stream]
-        own = task if self.tasks[number] is self.stream[number] else self.stream[number]  # `task` is on the device
-        return [self._held_out(own)]
 
     def _train(self, trainer: Trainer, number: int, task: Task, training: TrainingState) -> Work[None]:
         if training.epoch == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from remnant.errors import UserError
 
@@ -13,21 +13,11 @@ from .launch import is_done
 from .plan import EXECUTION, Plan
 
 
-class Unfinished(NamedTuple):
-    """Plans to continue by, and a sentence for each folder that cannot be continued."""
+def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> tuple[list[Plan], list[str]]:
+    """Plans for every run at or below `path` without a result, and a sentence for each that cannot be resumed.
 
-    plans: list[Plan]
-    problems: list[str]
-
-
-def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> Unfinished:
-    """Plans for every run at or below `path` that has no result yet. Seeds with the same settings share a plan.
-
-    Args:
-        path: a run folder, or a folder that holds several.
-        device: as in `Plan`.
-        parallel: as in `Plan`.
-        execution: options of `Plan` to change (deterministic, tf32, …). None keeps what the run began with.
+    Seeds with the same settings share a plan. `execution` are options of `Plan` to change, such as `tf32`; None keeps
+    what the run began with.
     """
     found, problems = readable_runs(path)
     if not found and not problems:
@@ -46,7 +36,7 @@ def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> Unfi
         Plan(_settings(runs[0]), tuple(sorted(run.seed for run in runs)), root, device, parallel, **dict(options))
         for (root, _, options), runs in groups.items()
     ]
-    return Unfinished(plans, problems)
+    return plans, problems
 
 
 def _settings(folder: RunFolder) -> Settings:

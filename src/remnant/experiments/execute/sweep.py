@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from remnant.evaluation import Spread
@@ -27,63 +27,49 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Point:
-    """One value of the setting, as the user wrote it, and the settings it gives."""
-
-    value: str
-    settings: Settings
-
-
-@dataclass(frozen=True)
 class Sweep:
-    """A setting's key, and one point for each value."""
+    """A setting's key, and the settings for each of its values, which are as the user wrote them."""
 
     key: str
-    points: tuple[Point, ...]
+    points: Mapping[str, Settings]
 
     @classmethod
     def of(
         cls, benchmark: str, method: str, over: Sequence[str], overrides: Sequence[str] = (), protocol: str = "paper"
     ) -> Sweep:
-        """Reads `--over key=value,value,…`, and checks each value together with the `--set` overrides.
-
-        Raises:
-            OptionError: if a value is not allowed, is missing or gives the same run as another.
-        """
+        """Reads `--over key=value,value,…`, and checks each value together with the `--set` overrides."""
         key, values = _key_and_values(over)
         if any(override.partition("=")[0].strip() == key for override in overrides):
             raise OptionError(f"--over {over[0]}: {key} is in --set too. Give it in one place.")
-        points: dict[str, Point] = {}
+        points: dict[str, Settings] = {}
         for value in values:
             try:
                 settings = resolve(benchmark, method, [*overrides, f"{key}={value}"], protocol)
             except OptionError as error:
                 raise OptionError(str(error).replace(f"--set {key}={value}", f"--over {key}={value}")) from None
-            if same := points.get(settings.digest):
-                raise OptionError(
-                    f"--over {over[0]}: {value} means the same run as {same.value}. Give each value once."
-                )
-            points[settings.digest] = Point(value, settings)
-        return cls(key, tuple(points.values()))
+            if same := next((other for other in points if points[other] == settings), None):
+                raise OptionError(f"--over {over[0]}: {value} means the same run as {same}. Give each value once.")
+            points[value] = settings
+        return cls(key, points)
 
     @property
     def settings(self) -> Settings:
         """The settings of the first value."""
-        return self.points[0].settings
+        return next(iter(self.points.values()))
 
     def label(self, plan: Plan) -> str:
         """The setting and the value of one plan."""
-        return next(f"{self.key}={point.value}" for point in self.points if point.settings == plan.settings)
+        return next(f"{self.key}={value}" for value in self.points if self.points[value] == plan.settings)
 
     def plans(self, how: Plan) -> list[Plan]:
         """One plan for each value, carried out like `how`. All record the first task's drift, which ε decides."""
         pick_device(how.device)  # fails once, and not for every value
-        return [replace(how, settings=point.settings, drift=True) for point in self.points]
+        return [replace(how, settings=settings, drift=True) for settings in self.points.values()]
 
     def rows(self, plans: Sequence[Plan]) -> list[dict[str, str]]:
         """The table of results, a row of text cells for each value."""
         rows = []
-        for point, plan in zip(self.points, plans, strict=True):
+        for value, plan in zip(self.points, plans, strict=True):
             results = [result for folder in _finished(plan) if (result := folder.result())]
             cells = {
                 heading: Spread.of([result.get(key) for result in results], scale).text(places)
@@ -91,7 +77,7 @@ class Sweep:
                 else NOT_FINISHED
                 for heading, (key, scale, places) in COLUMNS.items()
             }
-            rows.append({self.key: point.value, "seeds": str(len(results)), **cells})
+            rows.append({self.key: value, "seeds": str(len(results)), **cells})
         return rows
 
 

@@ -1,6 +1,6 @@
 """The paper's tables as data, their reproduction, and the training times of Table 2."""
 
-from .reproduce import Kept, Reproduction, TimingJob, finished_results, keep
+from .reproduce import Reproduction, TimingJob, finished_results, keep
 from .tables import (
     Comparison,
     ResultKey,
@@ -18,7 +18,6 @@ from .timing import TIMES_FOLDER, Timing, load_timings, relative_to_gpm, save_ti
 __all__ = [
     "TIMES_FOLDER",
     "Comparison",
-    "Kept",
     "Reproduction",
     "ResultKey",
     "Results",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from ..execute import Plan, pick_device
 from ..runs import RunError, RunResult, keep_results, readable_runs
@@ -77,18 +76,10 @@ def finished_results(roots: Iterable[Path]) -> tuple[dict[ResultKey, dict[int, R
     return found, problems
 
 
-class Kept(NamedTuple):
-    """A message about what was copied, and a sentence for each run that cannot be read."""
-
-    message: str
-    problems: list[str]
-
-
-def keep(runs: Path, target: Path) -> Kept:
+def keep(runs: Path, target: Path) -> tuple[str, list[str]]:
     """Copies the small files of finished runs and all measured times to `target`.
 
-    Raises:
-        RunError: if there is nothing to copy, or nowhere to copy it to.
+    Returns a message about the copies, and a sentence for each run that cannot be read.
     """
     if not runs.is_dir():
         raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
@@ -104,4 +95,4 @@ def keep(runs: Path, target: Path) -> Kept:
             f"No run in {runs} is finished, so nothing was kept. Name another folder with --runs, or resume the runs."
         )
     times = f" and the times of {timed} benchmark(s)" if timed else ""
-    return Kept(f"Kept {len(finished)} run(s){times} in {target}.", problems)
+    return f"Kept {len(finished)} run(s){times} in {target}.", problems

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remnant.errors import UserError
@@ -110,7 +110,7 @@ def _number(content: Mapping[str, Any], key: str) -> float | None:
     value = content.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in (float("inf"), float("-inf")):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (inf, -inf):
         raise ValueError(f"{RESULT}: {key} is {value!r}, not a number.")
     return None if isnan(value) else float(value)
 
@@ -128,11 +128,9 @@ def _drift(content: Mapping[str, Any]) -> dict[str, DriftHistogram]:
         try:
             edges, counts = (tuple(float(x) for x in histogram[part]) for part in ("edges", "counts"))
         except (TypeError, KeyError, ValueError):
-            raise ValueError(f"{DRIFT}: {layer} should have lists of numbers `edges` and `counts`.") from None
-        rising = all(low < high for low, high in pairwise(edges))
-        if len(edges) != len(counts) + 1 or not counts or not rising or not all(map(isfinite, edges)):
-            raise ValueError(f"{DRIFT}: {layer} should have n counts and n + 1 rising edges.")
-        if not all(isfinite(count) and count >= 0 for count in counts):
-            raise ValueError(f"{DRIFT}: {layer} has a count that is negative or not finite.")
+            edges, counts = (), ()
+        rising = all(isfinite(low) and isfinite(high) and low < high for low, high in pairwise(edges))
+        if not counts or len(edges) != len(counts) + 1 or not rising or not all(0 <= n < inf for n in counts):
+            raise ValueError(f"{DRIFT}: {layer} should have lists of numbers: n counts and n + 1 rising edges.")
         found[layer] = DriftHistogram(edges, counts)
     return found

@@ -14,12 +14,11 @@ from remnant.files import remove_stale
 from ..settings import Settings
 from .checkpoint import Checkpoints
 from .contents import ACCURACY, DRIFT, RANKS, RESULT, RunContents, read_contents
-from .environment import environment
 from .files import RunError, canonical, damaged, explained, read, read_json, write, write_json
 from .lock import LOCK, exclusive
 from .metrics_log import MetricsLog
 from .paths import run_path
-from .provenance import file_hashes
+from .provenance import environment, file_hashes
 
 SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
 SMALL = (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT)

@@ -1,19 +1,27 @@
-"""Which code and files a run was made with. The digest covers only settings, so the code may change under it."""
+"""What a run was made with: versions, device, commit and the user's own files. It names no person, host or path.
+
+The digest of a run covers only its settings, so the code may change under it. This is noted, and checked on resuming.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
+import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+import remnant
 from remnant.registry import file_of, is_file_reference
 
-from .environment import environment
 from .files import RunError
 
 if TYPE_CHECKING:
@@ -70,8 +78,8 @@ def note_code(folder: RunFolder, device: torch.device) -> str:
 def finished_before(folder: RunFolder) -> str:
     """A note about a result that is only shown: when it was made, and by which code."""
     when = datetime.fromtimestamp(folder.finished_at)
-    environment = _environment(folder)
-    code = " after ".join(_code(each) for each in (environment, *environment.get("before", [])))
+    last = _environment(folder)
+    code = " after ".join(_code(each) for each in (last, *last.get("before", [])))
     return f"already finished ({when:%Y-%m-%d %H:%M}, {code}); remove {folder.path} to run it again"
 
 
@@ -82,7 +90,64 @@ def _environment(folder: RunFolder) -> dict[str, Any]:
         return {}
 
 
-def _code(environment: dict[str, Any]) -> str:
-    if commit := environment.get("commit"):
-        return f"commit {commit[:7]}" + (" with changes" if environment.get("modified") else "")
-    return f"remnant {environment.get('remnant', 'of an unknown release')}"
+def _code(noted: Mapping[str, Any]) -> str:
+    if commit := noted.get("commit"):
+        return f"commit {commit[:7]}" + (" with changes" if noted.get("modified") else "")
+    return f"remnant {noted.get('remnant', 'of an unknown release')}"
+
+
+def environment(device: torch.device | str | None = None, files: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The content of `environment.json`. `files` are hashes of the user's own files (see `file_hashes`)."""
+    return {
+        "remnant": remnant.__version__,
+        **_source(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "numpy": np.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": _device_name(device),
+        "threads": torch.get_num_threads(),
+        **(files or {}),
+    }
+
+
+def _device_name(device: torch.device | str | None) -> str:
+    """The product's name: 'NVIDIA H200', or the model of the CPU."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    try:
+        return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else _cpu_name()
+    except (RuntimeError, AssertionError, ValueError):  # there is no such device, which the run itself reports
+        return str(chosen)
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, "") or platform.processor() or platform.machine() or "cpu"
+
+
+@cache
+def _source() -> dict[str, Any]:
+    """The commit of the checkout this package runs from, and whether it was modified; None for an installed package."""
+    # Ask about a file of ours: a package installed inside another repository is not part of that repository.
+    if not _git("ls-files", "--", "__init__.py"):
+        return {"commit": None, "modified": None}
+    return {"commit": _git("rev-parse", "HEAD") or None, "modified": bool(_git("status", "--porcelain", "--", "."))}
+
+
+def _git(*arguments: str) -> str:
+    package = Path(remnant.__file__).parent
+    # Inside a git hook these variables would point at the hook's repository.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(package), *arguments]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, env=variables, check=True)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.strip()
