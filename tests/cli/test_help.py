@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import click
+from typing import Any
+
 import pytest
 
 pytest.importorskip("typer")
@@ -13,7 +14,7 @@ import remnant
 from remnant.cli import app
 
 
-def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+def commands(group: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     found = []
     for name, command in group.commands.items():
         below = commands(command, (*path, name)) if hasattr(command, "commands") else [(*path, name)]
@@ -21,7 +22,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, 
     return found
 
 
-ALL = commands(get_command(app))  # type: ignore[arg-type]
+ALL = commands(get_command(app))
 
 
 def shown(*words: str) -> str:

@@ -32,7 +32,7 @@ def test_a_mean_over_fewer_than_there_are_is_none() -> None:
 
 def test_no_spread_at_all_is_an_interval_of_no_width() -> None:
     interval = welch(Spread.of([2.0, 2.0]), Spread.of([1.0, 1.0]))
-    assert interval == (1.0, 1.0, 1.0)
+    assert interval == (1.0, 1.0)
     assert interval is not None
     assert interval.settled
 

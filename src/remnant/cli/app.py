@@ -1,10 +1,24 @@
 """The `remnant` command, to which the other modules of this room add their commands."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-app = typer.Typer(name="remnant", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+from .console import friendly_errors
+
+
+class FriendlyGroup(TyperGroup):
+    """Runs every command with `friendly_errors`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with friendly_errors():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    name="remnant", cls=FriendlyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 
 def _show_version(wanted: bool) -> None:

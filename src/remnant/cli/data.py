@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .console import err, friendly_errors, out, print_error, print_text
+from .console import err, out, print_error, print_text
 
 data = typer.Typer(help="List, download and add datasets.", no_args_is_help=True)
 
@@ -18,26 +18,25 @@ def data_status() -> None:
 
     Example: remnant data status
     """
-    with friendly_errors():
-        from remnant.data import data_root, status
+    from remnant.data import data_root, status
 
-        from .tables import print_rows
+    from .tables import print_rows
 
-        found = status()
-        rows = []
-        for row in found:
-            state = "ready" if row.ready else "damaged" if row.bytes else "missing"
-            counts = {part: f"{getattr(row, part):,}" if row.ready else "" for part in ("train", "test")}
-            size = f"{row.bytes / 1e6:,.0f} MB" if row.bytes else ""
-            rows.append({"dataset": row.name, "state": state, **counts, "size": size, "title": row.title})
-        print_text(f"Prepared datasets in {data_root()}")
-        colours = {"ready": "green", "damaged": "red", "missing": "dim"}
-        print_rows(out, "", rows, ("dataset", "state", "title"), lambda text: colours.get(text, ""))
-        for row in found:
-            if not row.ready and row.bytes:
-                print_error(row.problem, row.name)
-        if not all(row.ready for row in found):
-            print_text("To get one: remnant data fetch NAME, or remnant data add NAME PATH if you have its files.")
+    found = status()
+    rows = []
+    for row in found:
+        state = "ready" if row.ready else "damaged" if row.bytes else "missing"
+        counts = {part: f"{getattr(row, part):,}" if row.ready else "" for part in ("train", "test")}
+        size = f"{row.bytes / 1e6:,.0f} MB" if row.bytes else ""
+        rows.append({"dataset": row.name, "state": state, **counts, "size": size, "title": row.title})
+    print_text(f"Prepared datasets in {data_root()}")
+    colours = {"ready": "green", "damaged": "red", "missing": "dim"}
+    print_rows(out, "", rows, ("dataset", "state", "title"), lambda text: colours.get(text, ""))
+    for row in found:
+        if not row.ready and row.bytes:
+            print_error(row.problem, row.name)
+    if not all(row.ready for row in found):
+        print_text("To get one: remnant data fetch NAME, or remnant data add NAME PATH if you have its files.")
 
 
 @data.command("fetch")
@@ -46,23 +45,21 @@ def data_fetch(name: Name) -> None:
 
     Example: remnant data fetch mnist
     """
-    with friendly_errors():
-        from rich import progress
+    from rich import progress
 
-        from remnant.data import fetch
+    from remnant.data import fetch
 
-        columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.DownloadColumn())
-        speed = (progress.TransferSpeedColumn(), progress.TimeRemainingColumn())
-        with progress.Progress(*columns, *speed, console=err, transient=True) as display:
-            bars: dict[str, progress.TaskID] = {}
+    columns = (*progress.Progress.get_default_columns(), progress.DownloadColumn(), progress.TransferSpeedColumn())
+    with progress.Progress(*columns, console=err, transient=True) as display:
+        bars: dict[str, progress.TaskID] = {}
 
-            def report(file: str, done: int, total: int | None) -> None:
-                if file not in bars:
-                    bars[file] = display.add_task(file)
-                display.update(bars[file], completed=done, total=total)
+        def report(file: str, done: int, total: int | None) -> None:
+            if file not in bars:
+                bars[file] = display.add_task(file)
+            display.update(bars[file], completed=done, total=total)
 
-            path = fetch(name, report)
-        print_text(f"{name} is ready: {path}")
+        path = fetch(name, report)
+    print_text(f"{name} is ready: {path}")
 
 
 @data.command("add")
@@ -73,7 +70,6 @@ def data_add(
 
     Example: remnant data add cifar100 ~/downloads/cifar-100-python.tar.gz
     """
-    with friendly_errors():
-        from remnant.data import add
+    from remnant.data import add
 
-        print_text(f"{name} is ready: {add(name, path)}")
+    print_text(f"{name} is ready: {add(name, path)}")

@@ -1,7 +1,5 @@
 """The demo: one network learns five permutations of the digits in three ways."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -7,7 +7,7 @@ import typer
 
 from remnant.errors import UserError
 
-from .console import friendly_errors, out
+from .console import out
 
 listing = typer.Typer(help="List methods, benchmarks, models and settings.", no_args_is_help=True)
 
@@ -18,10 +18,9 @@ def list_methods() -> None:
 
     Example: remnant list methods
     """
-    with friendly_errors():
-        from remnant.methods import METHODS
+    from remnant.methods import METHODS
 
-        _print([{"method": name, "what it does": summary} for name, summary in _summaries(METHODS)])
+    _print([{"method": name, "what it does": summary} for name, summary in _summaries(METHODS)])
 
 
 @listing.command("models")
@@ -30,10 +29,9 @@ def list_models() -> None:
 
     Example: remnant list models
     """
-    with friendly_errors():
-        from remnant.models import MODELS
+    from remnant.models import MODELS
 
-        _print([{"model": name, "what it is": summary} for name, summary in _summaries(MODELS)])
+    _print([{"model": name, "what it is": summary} for name, summary in _summaries(MODELS)])
 
 
 @listing.command("benchmarks")
@@ -42,14 +40,13 @@ def list_benchmarks() -> None:
 
     Example: remnant list benchmarks
     """
-    with friendly_errors():
-        from remnant.data import BENCHMARKS, datasets_of, is_ready
+    from remnant.data import BENCHMARKS, datasets_of, is_ready
 
-        rows = []
-        for name, summary in _summaries(BENCHMARKS):
-            missing = ", ".join(dataset for dataset in datasets_of(name) if not is_ready(dataset))
-            rows.append({"benchmark": name, "data": f"needs {missing}" if missing else "ready", "what it is": summary})
-        _print(rows)
+    rows = []
+    for name, summary in _summaries(BENCHMARKS):
+        missing = ", ".join(dataset for dataset in datasets_of(name) if not is_ready(dataset))
+        rows.append({"benchmark": name, "data": f"needs {missing}" if missing else "ready", "what it is": summary})
+    _print(rows)
 
 
 @listing.command("settings")
@@ -63,11 +60,10 @@ def list_settings(
 
     Example: remnant list settings gpm --benchmark split-cifar100
     """
-    with friendly_errors():
-        from remnant.experiments.settings import describe
+    from remnant.experiments.settings import describe
 
-        rows = describe(benchmark, method)
-        _print([{"--set": row.key, "value": row.value, "allowed": row.allowed, "from": row.source} for row in rows])
+    rows = describe(benchmark, method)
+    _print([{"--set": row.key, "value": row.value, "allowed": row.allowed, "from": row.source} for row in rows])
 
 
 def _summaries(registry: Mapping[str, Any]) -> list[tuple[str, str]]:

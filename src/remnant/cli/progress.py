@@ -1,7 +1,5 @@
 """Progress of runs: a live table on a terminal, plain lines elsewhere, and TensorBoard on request."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -59,13 +59,12 @@ def run(
 
     Example: remnant run permuted-digits gpm --seeds 5 --set lr=0.05
     """
-    with friendly_errors():
-        from remnant.experiments.execute import Plan, parse_seeds
-        from remnant.experiments.settings import resolve
+    from remnant.experiments.execute import Plan, parse_seeds
+    from remnant.experiments.settings import resolve
 
-        settings = resolve(benchmark, method, set_ or (), protocol)
-        how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
-        _run_and_print(Plan(settings, parse_seeds(seeds), runs, *how), quiet, tensorboard)
+    settings = resolve(benchmark, method, set_ or (), protocol)
+    how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
+    _run_and_print(Plan(settings, parse_seeds(seeds), runs, *how), quiet, tensorboard)
 
 
 @app.command()
@@ -82,14 +81,13 @@ def resume(
 
     Example: remnant resume runs
     """
-    with friendly_errors():
-        from remnant.experiments.execute import unfinished
+    from remnant.experiments.execute import unfinished
 
-        options = {"deterministic": deterministic, "tf32": tf32, "checkpoint_every": checkpoint_every}
-        plans, problems = unfinished(path, device, parallel, **options)
-        _print_problems(problems)
-        if not plans and not problems:
-            print_text(f"Nothing to resume in {path}: every run is finished.")
+    options = {"deterministic": deterministic, "tf32": tf32, "checkpoint_every": checkpoint_every}
+    plans, problems = unfinished(path, device, parallel, **options)
+    _print_problems(problems)
+    if not plans and not problems:
+        print_text(f"Nothing to resume in {path}: every run is finished.")
     if not _for_each(plans, lambda plan: _run_and_print(plan, quiet)) or problems:
         raise typer.Exit(1)
 
@@ -117,14 +115,13 @@ def sweep(
 
     Example: remnant sweep permuted-digits gpm --over threshold.start=0.90,0.95,0.99
     """
-    with friendly_errors():
-        from remnant.experiments.execute import Plan, Sweep, parse_seeds, without_drift
+    from remnant.experiments.execute import Plan, Sweep, parse_seeds, without_drift
 
-        from .tables import print_rows
+    from .tables import print_rows
 
-        chosen = Sweep.of(benchmark, method, over, set_ or (), protocol)
-        how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
-        plans = chosen.plans(Plan(chosen.settings, parse_seeds(seeds), runs, *how))
+    chosen = Sweep.of(benchmark, method, over, set_ or (), protocol)
+    how = (device, parallel, deterministic, tf32, steps, checkpoint_every)
+    plans = chosen.plans(Plan(chosen.settings, parse_seeds(seeds), runs, *how))
 
     def run_value(plan: "Plan") -> None:
         if not quiet:
@@ -132,10 +129,9 @@ def sweep(
         _run(plan, quiet)
 
     complete = _for_each(plans, run_value)
-    with friendly_errors():
-        print_rows(out, f"{benchmark} · {method}", chosen.rows(plans))
-        for sentence in without_drift(plans):
-            print_error(sentence, "Note", "yellow")
+    print_rows(out, f"{benchmark} · {method}", chosen.rows(plans))
+    for sentence in without_drift(plans):
+        print_error(sentence, "Note", "yellow")
     if not complete:
         raise typer.Exit(1)
 
@@ -159,20 +155,19 @@ def reproduce(
 
     Example: remnant reproduce table1a --methods gpm,ewc --no-run
     """
+    from remnant.experiments.execute import parse_seeds
+    from remnant.experiments.paper import Reproduction, select_tables
+
+    from .tables import print_rows
+
     complete = True
-    with friendly_errors():
-        from remnant.experiments.execute import parse_seeds
-        from remnant.experiments.paper import Reproduction, select_tables
-
-        from .tables import print_rows
-
-        for chosen in select_tables(table, _words(methods), _words(benchmarks)):
-            reproduction = Reproduction(chosen, runs, kept)
-            work, problems = reproduction.missing(parse_seeds(seeds), device, parallel)
-            _print_problems(problems)
-            done = not run_missing or _for_each(work, lambda job: _run_job(job, quiet))
-            complete = complete and done and not problems
-            print_rows(out, chosen.name, reproduction.rows(), ("benchmark", "method", "variant"))
+    for chosen in select_tables(table, _words(methods), _words(benchmarks)):
+        reproduction = Reproduction(chosen, runs, kept)
+        work, problems = reproduction.missing(parse_seeds(seeds), device, parallel)
+        _print_problems(problems)
+        done = not run_missing or _for_each(work, lambda job: _run_job(job, quiet))
+        complete = complete and done and not problems
+        print_rows(out, chosen.name, reproduction.rows(), ("benchmark", "method", "variant"))
     if not complete:
         raise typer.Exit(1)
 
@@ -190,13 +185,12 @@ def keep(
 
     Example: remnant keep results
     """
-    with friendly_errors():
-        from remnant.experiments import paper
+    from remnant.experiments import paper
 
-        kept = paper.keep(runs, results)
-        _print_problems(kept.problems)
-        print_text(kept.message)
-    if kept.problems:
+    message, problems = paper.keep(runs, results)
+    _print_problems(problems)
+    print_text(message)
+    if problems:
         raise typer.Exit(1)
 
 
@@ -210,15 +204,14 @@ def report(
 
     Example: remnant report results runs -o report
     """
-    with friendly_errors():
-        from remnant.report import write_report
+    from remnant.report import write_report
 
-        written = write_report(folders or [Path("results")], output, docs)
-        for line in written.damaged:
-            print_error(line, "Left out", "yellow")
-        unfinished = f", {written.unfinished} unfinished" if written.unfinished else ""
-        counts = f"{written.runs} finished run(s){unfinished}, {written.tables} tables, {written.figures} figures"
-        print_text(f"{written.page}: {counts}")
+    written = write_report(folders or [Path("results")], output, docs)
+    for line in written.damaged:
+        print_error(line, "Left out", "yellow")
+    unfinished = f", {written.unfinished} unfinished" if written.unfinished else ""
+    counts = f"{written.runs} finished run(s){unfinished}, {written.tables} tables, {written.figures} figures"
+    print_text(f"{written.page}: {counts}")
 
 
 @app.command()
@@ -227,10 +220,9 @@ def demo() -> None:
 
     Example: remnant demo
     """
-    with friendly_errors():
-        from .demo import run_demo
+    from .demo import run_demo
 
-        run_demo(out, err)
+    run_demo(out, err)
 
 
 def _run(plan: "Plan", quiet: bool, tensorboard: Path | None = None) -> list["RunFolder"]:

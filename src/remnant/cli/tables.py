@@ -1,7 +1,5 @@
 """Prints tables and results on a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
@@ -18,10 +16,15 @@ from remnant.report import Column, Grid, cell_text, number
 
 from .console import print_text
 
+Rows = Sequence[Mapping[str, str]]  # cells by heading
 Style = Callable[[str], str]  # the colour of a cell
 
 
-def print_grid(console: Console, grid: Grid, style: Style = lambda text: "") -> None:
+def no_style(text: str) -> str:
+    return ""
+
+
+def print_grid(console: Console, grid: Grid, style: Style = no_style) -> None:
     """Prints a table. On a narrow terminal text wraps, but numbers and the first column are never cut short."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     rows = [[cell_text(cell) for cell in row] for row in grid.rows]
@@ -38,13 +41,7 @@ def print_grid(console: Console, grid: Grid, style: Style = lambda text: "") -> 
     Console(file=console.file, width=width, force_terminal=console.is_terminal, highlight=False).print(table)
 
 
-def print_rows(
-    console: Console,
-    title: str,
-    rows: Sequence[Mapping[str, str]],
-    text: Sequence[str] = (),
-    style: Style = lambda t: "",
-) -> None:
+def print_rows(console: Console, title: str, rows: Rows, text: Sequence[str] = (), style: Style = no_style) -> None:
     """Prints rows of cells by heading, without empty columns. `text` names the columns to align to the left.
 
     The heading `acc (paper)` is printed as `paper`: the column `acc` is beside it.

@@ -8,20 +8,13 @@ from typing import NamedTuple
 
 from .figures import Drawing, Section, make_sections, variant_drawings
 from .grid import NO_VALUE, NOT_FINISHED, Cell, Column, Grid, number
+from .names import title_of
 from .overview import Card, Matrix, details_id, make_cards, make_matrix
 from .records import RunRecord, read_runs
 from .tables import all_grids, expected_methods, run_command
 from .variants import Collection, Variant, collect, flat_settings
 
 PARTS = ("train", "evaluate", "consolidate")
-
-
-class Missing(NamedTuple):
-    """An entry of the paper's tables without a finished run; `command` is empty if there is no recipe for it yet."""
-
-    benchmark: str
-    method: str
-    command: str
 
 
 class VariantDetails(NamedTuple):
@@ -125,9 +118,10 @@ class Content:
         return {drawing.name: drawing for drawing in shown}
 
     @property
-    def missing(self) -> list[Missing]:
+    def missing(self) -> list[str]:
+        """The command for each entry of the paper's tables that has no finished run."""
         return [
-            Missing(benchmark, method, run_command(benchmark, method))
+            run_command(benchmark, method) or f"{title_of(method, benchmark)}: no recipe yet"
             for benchmark, methods in expected_methods().items()
             for method in methods
             if method not in self.collection.mains(benchmark)

@@ -88,6 +88,7 @@ def make_grid(
 
 
 def cell_text(cell: Cell) -> str:
+    """The cell as people read it."""
     return cell.text if isinstance(cell, Number) else cell
 
 

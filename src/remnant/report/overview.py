@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from remnant.errors import UserError
 from remnant.evaluation import Spread
 from remnant.experiments.settings import recipe
 
@@ -25,7 +24,6 @@ AGREEMENT = {
 class Card:
     """Sentences about the best method on a benchmark. Fields are empty where there is nothing to say."""
 
-    benchmark: str
     title: str
     winner: str = ""
     acc: str = ""
@@ -54,21 +52,10 @@ def _card(collection: Collection, benchmark: str) -> Card:
     if not ranking:
         unfinished = sum(len(v.unfinished) for v in collection.of(benchmark))
         why = f"No finished run yet ({unfinished} unfinished)." if unfinished else "Only bounds were run, no contender."
-        return Card(benchmark, title, margin=why, bound=bound)
+        return Card(title, margin=why, bound=bound)
     best = ranking[0]
-    margin, certainty = _lead(ranking)
-    seeds = _seeds(best)
-    return Card(
-        benchmark,
-        title,
-        method_title(best.method),
-        _percent(best.acc),
-        seeds,
-        margin,
-        certainty,
-        _against_paper(best),
-        bound,
-    )
+    winner = (method_title(best.method), _percent(best.acc), _seeds(best))
+    return Card(title, *winner, *_lead(ranking), _against_paper(best), bound)
 
 
 def _ranking(mains: Mapping[str, Variant]) -> list[Variant]:
@@ -98,10 +85,7 @@ def _against_paper(variant: Variant) -> str:
     """The paper's figure, which is for the recipe's settings and would mislead beside others."""
     if not variant.as_in_recipe:
         return f"With {variant.label}."
-    try:
-        paper = recipe(variant.benchmark).paper.get(variant.method)
-    except UserError:
-        paper = None
+    paper = recipe(variant.benchmark).paper.get(variant.method)
     if paper is None or paper.acc is None:
         return ""
     theirs = Spread(paper.acc, paper.acc_sd)

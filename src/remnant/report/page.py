@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from importlib.resources import files
 from itertools import groupby
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -31,22 +32,10 @@ DOCS_FIGURES = {
 
 def render_page(content: Content, svgs: Mapping[str, str]) -> str:
     """Renders index.html. `svgs` are the drawings of `content` by name."""
-    page = (
-        _environment(autoescape=True)
-        .get_template("index.html.jinja")
-        .render(
-            content=content,
-            svg=_InlineSvg(svgs),
-            style=Markup(_template("style.css")),
-            script=Markup(_template("script.js")),
-            symbols=SYMBOLS,
-            absent=ABSENT,
-            groups=header_groups,
-            explanation=EXPLANATION,
-            open_tables=OPEN_TABLES,
-            version=__version__,
-        )
-    )
+    static = {name: Markup(_template(file)) for name, file in (("style", "style.css"), ("script", "script.js"))}
+    functions = {"svg": _InlineSvg(svgs), "groups": header_groups}
+    constants = {"symbols": SYMBOLS, "absent": ABSENT, "open_tables": OPEN_TABLES, "version": __version__}
+    page = _render("index.html.jinja", content, autoescape=True, **static, **functions, **constants)
     return re.sub(r"\n\s*\n+", "\n", page)
 
 
@@ -55,22 +44,11 @@ def render_docs(content: Content, notes: str) -> str:
     reading = content.collection.reading
     damaged = [f"{run.path} is left out: {run.problem}" for run in reading.damaged]
     unfinished = [f"Unfinished: {line}" for line in content.unfinished]
-    unknown = {f"ranks-{benchmark}" for benchmark in content.collection.benchmarks} - {
-        f"ranks-{b}" for b in PAPER_RANKS
-    }
-    page = (
-        _environment(autoescape=False)
-        .get_template("results.md.jinja")
-        .render(
-            content=content,
-            command=DOCS_COMMAND,
-            notes_file=NOTES,
-            figures=docs_figures(content),
-            explanation=EXPLANATION,
-            grids=[grid for grid in content.grids if grid.rows and grid.name not in unknown],
-            remarks=[*content.kept_apart, *damaged, *unfinished, *reading.remarks],
-        )
-    )
+    remarks = [*content.kept_apart, *damaged, *unfinished, *reading.remarks]
+    paper = [f"ranks-{benchmark}" for benchmark in PAPER_RANKS]
+    grids = [g for g in content.grids if g.rows and (g.name in paper or not g.name.startswith("ranks-"))]
+    values = {"command": DOCS_COMMAND, "notes_file": NOTES, "figures": docs_figures(content), "grids": grids}
+    page = _render("results.md.jinja", content, autoescape=False, **values, remarks=remarks)
     return page.rstrip() + "\n" + (f"\n{notes.strip()}\n" if notes.strip() else "")
 
 
@@ -104,13 +82,11 @@ class _InlineSvg:
         return Markup(svg if times == 1 else re.sub(rf'(id="|#){re.escape(name)}-', rf"\g<1>{name}-{times}-", svg))
 
 
-def _environment(*, autoescape: bool) -> Environment:
-    loader = FunctionLoader(_template)
-    made = Environment(
-        loader=loader, autoescape=autoescape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    made.filters |= {"text": cell_text, "escaped": escape_markdown, "markdown": markdown}
-    return made
+def _render(template: str, content: Content, *, autoescape: bool, **values: Any) -> str:
+    options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FunctionLoader(_template), autoescape=autoescape, **options)
+    environment.filters |= {"text": cell_text, "escaped": escape_markdown, "markdown": markdown}
+    return environment.get_template(template).render(content=content, explanation=EXPLANATION, **values)
 
 
 def _template(name: str) -> str:

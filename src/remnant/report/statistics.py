@@ -19,9 +19,8 @@ EXPLANATION = (
 
 
 class Interval(NamedTuple):
-    """The difference of two means, and its 95 % confidence interval."""
+    """The 95 % confidence interval of the difference of two means."""
 
-    difference: float
     low: float
     high: float
 
@@ -47,7 +46,7 @@ def welch(a: Spread, b: Spread) -> Interval | None:
         freedom = (v_a + v_b) ** 2 / (v_a**2 / (a.n - 1) + v_b**2 / (b.n - 1))
         half = t_quantile(freedom) * sqrt(v_a + v_b)
     difference = a.mean - b.mean
-    return Interval(difference, difference - half, difference + half)
+    return Interval(difference - half, difference + half)
 
 
 def t_quantile(freedom: float) -> float:

@@ -106,9 +106,8 @@ class Variant:
         """Equal for two variants that differ in ε only."""
         options = self.settings.get("options", {})
         threshold = options.get("threshold")
-        rest = {key: value for key, value in threshold.items() if key != "start"} if isinstance(threshold, dict) else {}
-        if rest.keys() == {"value"}:
-            rest = {}
+        entries = threshold.items() if isinstance(threshold, dict) else ()
+        rest = {key: value for key, value in entries if key not in ("start", "value")}
         return repr(sorted(_flatten({**self.settings, "options": {**options, "threshold": rest}})))
 
 

@@ -34,6 +34,8 @@ class Section(NamedTuple):
 
 
 def make_sections(collection: Collection) -> list[Section]:
+    """All figures that compare methods or thresholds, in the order of the page."""
+
     def each(draw: Callable[[Collection, str], Drawing | None]) -> list[Drawing]:
         drawn = (draw(collection, benchmark) for benchmark in collection.benchmarks)
         return [drawing for drawing in drawn if drawing is not None]

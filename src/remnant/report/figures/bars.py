@@ -6,13 +6,13 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from remnant.errors import UserError
 from remnant.evaluation import Spread
 from remnant.experiments.settings import resolve
 
 from ..names import benchmark_title, ordered_methods, read_toml, short_title, slug
 from ..ranks import gpm_max_bytes
 from ..records import RunRecord
+from ..tables import has_recipe
 from ..variants import Collection, Variant
 from .drawing import Drawing
 from .style import FAINT, INK, REFERENCE, canvas, footnote, label, method_look
@@ -58,9 +58,12 @@ def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
     """The time of an epoch relative to the slowest method: as `reproduce table2` timed it, else by device from runs."""
     timed = collection.reading.times.get(benchmark)
     if timed:
-        as_in_recipe = [m for m, timing in timed.methods.items() if timing.digest == _recipe_digest(benchmark, m)]
-        if len(as_in_recipe) > 1:
-            epochs = {method: (short_title(method), timed.methods[method].epoch) for method in as_in_recipe}
+        epochs = {
+            method: (short_title(method), timing.epoch)
+            for method, timing in timed.methods.items()
+            if has_recipe(benchmark, method) and timing.digest == resolve(benchmark, method).digest
+        }
+        if len(epochs) > 1:
             return [_epoch_times(benchmark, timed.device, epochs, TIMED_ALIKE)]
     by_device: dict[str, list[Variant]] = {}
     for variant in collection.mains(benchmark).values():
@@ -97,13 +100,6 @@ def _epoch_times(benchmark: str, device: str, epochs: Mapping[str, tuple[str, fl
 
 def draw_epoch_times(data: Mapping[str, Any]) -> Figure:
     return draw_bars(data["rows"], "time of an epoch, slowest = 1", {})
-
-
-def _recipe_digest(benchmark: str, method: str) -> str:
-    try:
-        return resolve(benchmark, method).digest
-    except UserError:
-        return ""
 
 
 def _epoch_seconds(variant: Variant) -> float | None:
