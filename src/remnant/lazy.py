@@ -1,4 +1,4 @@
-"""Public names imported on first use (PEP 562): torch takes a second to load, and `remnant --help` needs none of it."""
+"""Imports public names on first use (PEP 562): torch takes a second to load, and `remnant --help` does not need it."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -6,17 +6,17 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, for names and the modules (`.memory`) that define them."""
+def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Makes `__getattr__` and `__dir__` of a package from name → the module that defines it, such as `.memory`."""
 
     def get(name: str) -> Any:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name], package), name)
+        value = getattr(import_module(modules[name], package), name)
         setattr(sys.modules[package], name, value)
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(sys.modules[package]), *modules})
 
     return get, names

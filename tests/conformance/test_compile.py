@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from remnant import GPM
 
-# The "eager" backend traces and guards as any other does, and needs no compiler; "inductor" where there is one.
+# The "eager" backend traces and guards like the others but needs no compiler; "inductor" runs where there is one.
 BACKENDS = ["eager", pytest.param("inductor", marks=pytest.mark.skipif(not shutil.which("g++"), reason="needs g++"))]
 
 
@@ -53,6 +53,6 @@ def test_a_compiled_model_learns_two_tasks_without_leaking(way: str, backend: st
             optimizer.step()
         assert loss.item() < 0.8 * first
         if task:
-            memory.verify([x])  # the norm's statistics are held too, in compiled code as well
+            memory.verify([x])  # the norm's statistics are frozen in compiled code too
             assert all(check.leak <= 1e-4 for check in memory.verify().layers)
         assert all(count > 0 for count in memory.consolidate([x]).values()) or task

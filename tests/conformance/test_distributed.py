@@ -1,4 +1,4 @@
-"""Two ranks, each with half of the data, end with the memory one process would have."""
+"""Two processes with half of the data each end with the same memory as one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the optimiser does, what is remembered stays: W·M = W₀·M after every step, while the task is learnt."""
+"""Any optimiser keeps W·M = W₀·M after every step, and still learns the task."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 
 def task(number: int, dtype: torch.dtype = torch.float32, size: int = 256) -> tuple[Tensor, Tensor]:
-    """Five noisy classes, turned by a rotation of its own."""
+    """Five noisy classes, each task with its own rotation."""
     generator = torch.Generator().manual_seed(number)
     centres = 2 * torch.randn(5, 72, generator=generator)
     turn = torch.linalg.qr(torch.randn(72, 72, generator=generator))[0]
@@ -75,7 +75,7 @@ def train(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, steps: i
 
 
 def leaks(memory: GPM, before: dict[str, Tensor]) -> dict[str, float]:
-    """‖(W−W₀)·M‖/‖W−W₀‖ written out plainly, apart from the library's own verify()."""
+    """‖(W−W₀)·M‖/‖W−W₀‖, computed without the library's own verify()."""
     parameters = dict(memory._model.named_parameters())
     found = {}
     for name, subspaces in memory.subspaces.items():
@@ -114,7 +114,7 @@ def test_two_hundred_steps_never_move_what_is_remembered(name: str, dtype: torch
 
 
 def test_projecting_the_gradient_alone_would_not_do() -> None:
-    """What the constraint after the step is for: AdamW turns a projected gradient back into the memory."""
+    """The reason for the constraint after the step: AdamW moves weights inside the memory even with projected gradients."""
     model = Net()
     memory = GPM(model, 0.9)
     memory.consolidate([task(1)])
@@ -236,7 +236,7 @@ def test_frozen_parts_hold_still_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_linear_networks_old_outputs_never_move_when_everything_is_remembered(optimizer: str) -> None:
-    """ε = 1: what task 1 computed is computed still, however long task 2 trains."""
+    """With ε = 1, the outputs of task 1 stay the same, however long task 2 trains."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(20, 16), nn.Linear(16, 16), nn.Linear(16, 3))
     old, new = torch.randn(8, 20), torch.randn(64, 20) + 1
@@ -266,7 +266,7 @@ def test_a_free_bias_moves_old_outputs_although_no_weight_leaks(bias: str, moves
         optimizer.zero_grad()
         F.mse_loss(model(new), torch.ones(64, 3)).backward()
         optimizer.step()
-    memory.verify()  # what was left free by choice is no leak
+    memory.verify()  # a free parameter is not a leak
     change = float((model(old) - before).norm() / before.norm())
     assert change > 0.1 if moves else change < 1e-5
 

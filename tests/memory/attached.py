@@ -1,4 +1,4 @@
-"""Training with an optimiser that is attached for as long as it lasts."""
+"""Trains with an optimiser that is attached only while it trains."""
 
 from __future__ import annotations
 

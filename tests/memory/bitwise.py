@@ -1,4 +1,4 @@
-"""A state copied, and two states compared bit for bit: what shows that nothing was lost or changed."""
+"""Copies a state, and compares two states bit for bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ def frozen_copy(state: Any) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Bit for bit."""
     assert not isinstance(a, tuple)
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)

@@ -1,4 +1,4 @@
-"""A small network for every test that asks, and a memory of it that is one task old."""
+"""Fixtures: a small network, and a memory of it after one task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def net() -> Net:
 
 @pytest.fixture
 def memory(net: Net) -> GPM:
-    """One task old."""
+    """After one task."""
     memory = GPM(net, threshold=0.95)
     memory.consolidate(data())
     return memory

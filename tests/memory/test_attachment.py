@@ -1,4 +1,4 @@
-"""Optimisers attached, detached, shared, sparse, or none at all: what each may move."""
+"""What an optimiser may move when it is attached, detached, shared or sparse, and what a hand-written step may move."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_detached_optimizer_is_free_and_the_memory_notices(memory: GPM, net: N
         memory.verify()
     with pytest.warns(UserWarning, match=r"changed inside the subspaces of earlier tasks: .*hidden"):
         memory.consolidate(data())
-    memory.verify()  # from here on, a new start
+    memory.verify()  # the leak counts from the last consolidate
 
 
 def test_two_optimizers_may_share_a_model(net: Net) -> None:

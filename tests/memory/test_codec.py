@@ -129,7 +129,7 @@ def test_what_it_cannot_hold_is_refused_by_name(state: dict[str, Any], complaint
 
 
 def test_no_changed_bit_goes_unnoticed(tmp_path: Path) -> None:
-    """Every byte of a small file, each with another bit changed: the state is the same, or the file is called damaged."""
+    """Every byte of a small file, each with another bit changed: the state is the same, or the file is refused."""
     state = {"n": 1, "w": torch.tensor([1.5, -2.0]), "b": torch.tensor(True), "words": ["a", None]}
     data, path = b"".join(pack(state)), tmp_path / "c"
     noticed = 0
@@ -141,7 +141,7 @@ def test_no_changed_bit_goes_unnoticed(tmp_path: Path) -> None:
             assert same(read(path), state)
         except DamagedError:
             noticed += 1
-    assert noticed > 0.9 * len(data)  # but for spaces that fill up the header
+    assert noticed > 0.9 * len(data)  # all but the spaces that fill up the header
 
 
 def test_words_too_long_for_those_who_read_the_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What a memory makes of parameters that no rule covers, that do not train, or that come later."""
+"""How a memory treats parameters that no rule covers, that do not train, or that are added later."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ClippedLinear(nn.Linear):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_parameter_no_rule_covers_is_named_and_the_ways_out_are_told(model: nn.Module, named: str, kind: str) -> None:
+def test_a_parameter_no_rule_covers_is_named_with_the_ways_out(model: nn.Module, named: str, kind: str) -> None:
     with pytest.raises(UnsupportedError) as refused:
         GPM(model)
     message = str(refused.value)

@@ -1,4 +1,4 @@
-"""ΔW·x on an old task's inputs: by hand, by another way round, and nothing where nothing remembered has moved."""
+"""The drift ΔW·x on an old task's inputs: computed by hand, in another way, and zero for protected weights."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_a_convolution_is_the_convolution_with_what_has_changed(groups: int) -> 
     batches = [torch.randn(5, 4, 8, 8), torch.randn(3, 4, 8, 8)]
     found = activation_drift(model, before, [(x,) for x in batches], layers=["0"])
     assert assert_same(found.pop("0"), layer, before, batches) == 8 * 6 * 16
-    assert not found  # only what was asked for
+    assert not found
 
 
 def assert_same(found: Histogram, layer: nn.Conv2d, before: dict[str, Tensor], batches: list[Tensor]) -> int:
-    """Against the slow, obvious way; a value on the edge of a bin may round into the next."""
+    """Compares with the slow, obvious way; a value on the edge of a bin may round into the next."""
     weight, bias = layer.weight - before["0.weight"], layer.bias - before["0.bias"]  # type: ignore[operator]
     values = F.conv2d(torch.cat(batches), weight, bias, layer.stride, layer.padding, groups=layer.groups)
     plain = counted(values.detach())
@@ -134,7 +134,7 @@ def test_a_state_of_another_model_is_refused() -> None:
 @pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 @pytest.mark.parametrize("optimiser", [torch.optim.SGD, torch.optim.AdamW])
 def test_nothing_drifts_where_nothing_moves_inside_what_is_remembered(optimiser: type[torch.optim.Optimizer]) -> None:
-    old = torch.randn(40, 3) @ torch.randn(3, 12)  # a plane of three dimensions, which the memory holds whole
+    old = torch.randn(40, 3) @ torch.randn(3, 12)  # a plane of three dimensions, which the memory remembers completely
     new, labels = torch.randn(40, 12), torch.randint(4, (40,))
 
     def learnt(protected: bool) -> float:

@@ -1,4 +1,4 @@
-"""A layer with no room left is fixed to the bit, and said so once."""
+"""A full layer is fixed to the bit, and the user is warned once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remnant import GPM
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
-def test_a_full_layer_is_frozen_to_the_bit_and_said_so_once(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+def test_a_full_layer_is_frozen_to_the_bit_with_one_warning(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
     model = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 2))
     memory = GPM(model, threshold={"0": 1.0, "2": 0.5})
     with pytest.warns(UserWarning, match=r"Full, and from now on fixed: 0\.") as caught:

@@ -1,4 +1,4 @@
-"""A network whose channels lie last in memory is protected as any other is, and without copies."""
+"""A network in channels-last memory format is protected like any other, and without copies."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_lies_so_is_changed_where_it_is(
     optimizer: Callable[..., torch.optim.Optimizer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Gradients and weights: all that a projection is asked to change has the memory of one of them."""
+    """A projection changes gradients and weights in place, without copies."""
     net = nn.Sequential(kind(3, 6, 2, bias=False), nn.Flatten()).to(memory_format=layout)  # type: ignore[call-overload]
     memory = GPM(net, threshold=0.9)
     x = examples(kind, 1).float()

@@ -23,7 +23,7 @@ Outputs = Callable[[nn.Module, Any], Tensor]
 def learn(
     model: nn.Module, batches: list[Any], loss: Loss, steps: int, memory: GPM | None = None
 ) -> tuple[float, float]:
-    """AdamW with weight decay: it moves weights along directions no gradient has. Gives the first and the last loss."""
+    """AdamW with weight decay: it moves weights in directions that no gradient has. Returns the first and the last loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
     if memory is not None:
         memory.attach(optimizer)
@@ -57,7 +57,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def second_task(self, threshold: float) -> tuple[GPM, nn.Module, Tensor, tuple[float, float]]:
-        """Learns both tasks. Gives the memory, the model as the first task left it, its outputs then, and two losses."""
+        """Learns both tasks. Returns the memory, the model as the first task left it, its outputs then, and two losses."""
         first, second = self.tasks
         memory = GPM(self.model, threshold, **self.settings)
         learn(self.model, first, self.loss, 30, memory)
@@ -198,7 +198,7 @@ def llama() -> Case:
 
 
 def bert() -> Case:
-    """Its head is left free, so it is the features that must stay."""
+    """The head is free, so the features must stay."""
     config = transformers().BertConfig(
         vocab_size=60,
         hidden_size=32,
@@ -220,7 +220,7 @@ def bert() -> Case:
     return Case(model, (task(1, 12), task(30, 41)), hf_loss, features, {"exclude": ["classifier"]})
 
 
-# --- what holds for all of them -----------------------------------------------------------------------------------
+# --- properties of all of them -----------------------------------------------------------------------------------
 
 CASES = {
     "resnet": resnet,
@@ -249,7 +249,7 @@ def test_the_second_task_is_learnt_and_the_first_stays_where_a_bare_twin_forgets
 
 @every_model
 def test_with_all_energy_remembered_no_path_through_the_model_moves(make: Callable[[], Case]) -> None:
-    """A single parameter left open anywhere in the model would show here."""
+    """One unprotected parameter anywhere in the model would fail this test."""
     case = make()
     _, _, before, _ = case.second_task(1.0)
     after = outputs_of(case.model, case.tasks[0], case.outputs)

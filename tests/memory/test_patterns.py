@@ -1,4 +1,4 @@
-"""Layers are chosen by patterns of their names; a pattern or a setting that means nothing is refused."""
+"""Layers are chosen by patterns of their names; an unknown pattern or setting is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_patterns_choose_layers_by_their_own_name_or_an_ancestors(arguments: dic
     assert set(GPM(TwoHeads(), **arguments).subspaces) == protected
 
 
-def test_a_bias_left_without_its_weight_is_said_rather_than_decided() -> None:
+def test_a_bias_selected_without_its_weight_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"'heads\.1\.bias'"):
         GPM(TwoHeads(), exclude=["heads.1.weight"])
 

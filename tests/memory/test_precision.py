@@ -1,4 +1,4 @@
-"""No leak from the precision a step is computed in: autocast, reduced float32, TF32, or rounding that adds up."""
+"""Reduced precision causes no leak: autocast, reduced float32, TF32, or rounding that adds up."""
 
 from __future__ import annotations
 

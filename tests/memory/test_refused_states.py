@@ -1,4 +1,4 @@
-"""A state that is cut short, foreign, damaged, newer or another model's is refused, and changes nothing."""
+"""A state that is cut short, foreign, damaged, newer or of another model is refused, and changes nothing."""
 
 from __future__ import annotations
 

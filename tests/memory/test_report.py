@@ -1,4 +1,4 @@
-"""What a memory says of itself: every full layer counted, nothing claimed before it is so."""
+"""The report of a memory counts every full layer and claims nothing too early."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_forecast_counts_every_full_layer(model: nn.Module, full: list[str],
     assert said in str(memory.report())
 
 
-def test_before_the_first_task_nothing_is_said_to_be_held(model: nn.Module) -> None:
+def test_before_the_first_task_nothing_counts_as_frozen(model: nn.Module) -> None:
     memory = GPM(model, threshold=0.5)
     assert "Held fixed from the second task on: 2 parameter(s)" in str(memory.report())
     assert str(memory.verify()) == "No task is remembered yet, so nothing could have moved."

@@ -1,4 +1,4 @@
-"""A saved memory comes back bit for bit, training goes on from it, and a failed save leaves the old file whole."""
+"""A saved memory comes back bit for bit, training continues from it, and a failed save leaves the old file complete."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_memory_of_no_task_can_be_saved(net: Net, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [adamw, lambda model: torch.optim.SGD(model.parameters(), lr=0.05)], ids=["adamw", "sgd"]
 )
-def test_training_goes_on_from_a_file_as_if_never_interrupted(
+def test_training_continues_from_a_file_as_if_never_interrupted(
     make: Callable[[nn.Module], torch.optim.Optimizer], dtype: torch.dtype, tmp_path: Path
 ) -> None:
     tasks = [data().to(dtype) for _ in range(3)]

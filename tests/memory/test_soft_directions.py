@@ -1,4 +1,4 @@
-"""Directions that a user lets go, or adds by hand, between two steps: the next step keeps to them."""
+"""A user may weaken or add directions between two steps, and the next step follows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 
 @pytest.fixture(params=["linear", "embedding"])
 def memory(request: pytest.FixtureRequest) -> GPM:
-    """One task old, with four of nine directions held."""
+    """One task old, with four of nine directions remembered."""
     one_hot = request.param == "embedding"
     first = nn.Embedding(9, 6) if one_hot else nn.Linear(9, 6, bias=False)
     memory = GPM(nn.Sequential(first, nn.Linear(6, 2)), threshold=1.0)
@@ -31,7 +31,7 @@ def held(memory: GPM) -> Subspace:
 
 
 def step(memory: GPM) -> Tensor:
-    """By how much a step moved the first weight, outputs × inputs."""
+    """The change of the first weight in a step, outputs × inputs."""
     first = next(memory._model.children())
     before = first.weight.detach().clone()
     memory._model.zero_grad()

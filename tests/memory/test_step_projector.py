@@ -1,4 +1,4 @@
-"""Projecting a layer's input inside backward is projecting its weight's gradient."""
+"""Projecting a layer's input in the backward pass gives the projected gradient of its weight."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_both_ways_give_the_same_gradients(widths: list[int], rows: int, positio
     [nn.Linear(6, 30), nn.Conv2d(6, 30, 1, bias=False), nn.Linear(6, 3, bias=False)],
     ids=["with a bias", "a convolution", "narrower than the batch"],
 )
-def test_others_are_projected_as_ever(layer: nn.Module) -> None:
+def test_other_layers_are_projected_as_usual(layer: nn.Module) -> None:
     torch.manual_seed(0)
     x = torch.randn(8, 6, 1, 1) if isinstance(layer, nn.Conv2d) else torch.randn(8, 6)
     memory = taught(layer, x[:2])

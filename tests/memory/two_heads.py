@@ -1,4 +1,4 @@
-"""A network whose parts have names worth choosing by."""
+"""A network for tests that select its parts by name."""
 
 from __future__ import annotations
 

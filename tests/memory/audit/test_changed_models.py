@@ -1,4 +1,4 @@
-"""A model changed after its memory was made: another type or device is followed, a new parameter noticed."""
+"""The memory follows a model to another type or device, and notices a replaced parameter."""
 
 from __future__ import annotations
 

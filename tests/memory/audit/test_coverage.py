@@ -1,4 +1,4 @@
-"""A user's rule that does not describe its layer is noticed; one that does is not suspected, whatever the layer does."""
+"""A user's rule that does not describe its layer is refused, and one that does is accepted, whatever the layer does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Compute = Callable[["Own", Tensor], Tensor]
 
 
 class Own(nn.Module):
-    """A square kernel, a bias, and a forward of the test's choice."""
+    """A square kernel, a bias, and a forward that the test chooses."""
 
     def __init__(self, compute: Compute) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A protected weight multiplied outside its layer's forward is noticed; one that is only looked at is not."""
+"""A protected weight multiplied outside its layer's forward is noticed; one that is only read is not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Head = Callable[[nn.Module, Tensor], Tensor]
 
 
 class Tied(nn.Module):
-    """An embedding whose weight gives the logits too, in a way of the test's choice."""
+    """An embedding whose weight also computes the logits, by a function that the test chooses."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Tied(nn.Module):
 
 
 def whiten(h: Tensor) -> Tensor:
-    """What a LayerNorm without parameters does: whatever comes in, norm and sum of what comes out are the same."""
+    """A LayerNorm without parameters: norm and sum of its output are the same for every input."""
     return F.layer_norm(h, h.shape[-1:])
 
 
@@ -189,7 +189,7 @@ def test_freeze_holds_a_layer_that_is_never_called() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"unsupported": "free"}, {"exclude": ["tok"]}, {"protect": ["mid"]}], ids=str)
-def test_who_accepts_that_is_not_asked(settings: dict) -> None:
+def test_a_user_who_accepts_it_gets_no_error(settings: dict) -> None:
     model = Tied(MULTIPLIED["linear"])
     memory = GPM(model, threshold=0.5, **settings)
     train(memory, OLD)

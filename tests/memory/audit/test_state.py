@@ -1,4 +1,4 @@
-"""Buffers that old outputs depend on are held, or their change is told as what it is; all others are left alone."""
+"""Buffers that old outputs depend on are kept, or their change is reported; all others are ignored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MeanNorm(Average):
 
 
 class Counts(nn.Module):
-    """Keeps what does not go into its result: a count, a cache, a constant, a history."""
+    """Has buffers that do not affect its result: a count, a cache, a constant, a history."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def around(*parts: nn.Module) -> nn.Sequential:
 
 
 def two_tasks(model: nn.Module, **settings: object) -> tuple[GPM, float]:
-    """Learns both tasks; the memory, and how far the first one's outputs moved meanwhile."""
+    """Learns both tasks; returns the memory, and how far the outputs of the first one moved."""
     memory = GPM(model, threshold=0.99999, **settings)  # type: ignore[arg-type]
     optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=0.01))
     model.train()
@@ -104,7 +104,7 @@ def test_held_modules_leave_their_buffers_and_old_outputs_alone(make: Callable[[
 
 
 @pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
-def test_a_buffer_that_nothing_holds_is_told_after_the_first_task_and_by_verify() -> None:
+def test_an_unprotected_buffer_is_reported_after_the_first_task_and_by_verify() -> None:
     with pytest.warns(
         UserWarning, match=r"reads buffers that training changes.*: '1\.m'\. .*unsupported=\"freeze\".*exclude"
     ):
@@ -112,17 +112,17 @@ def test_a_buffer_that_nothing_holds_is_told_after_the_first_task_and_by_verify(
     assert moved > 0.1
     with pytest.raises(
         LeakError, match=r"^Buffers that the forward pass reads have changed.*'1\.m'.*No optimizer"
-    ) as told:
+    ) as error:
         memory.verify()
-    assert "attached" not in str(told.value)
+    assert "attached" not in str(error.value)
     with pytest.warns(UserWarning, match=r"Buffers that the forward pass reads have changed.*'1\.m'") as caught:
         memory.consolidate(NEW)
     assert not any("optimizer that trains" in str(warning.message) for warning in caught)
-    memory.verify()  # from here on, a new start
+    memory.verify()  # the leak counts from the last consolidate
 
 
 @pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
-def test_a_norm_that_does_not_heed_eval_mode_is_told_apart_from_weights() -> None:
+def test_a_norm_that_ignores_eval_mode_is_reported_apart_from_weights() -> None:
     memory, _ = two_tasks(around(MeanNorm(always=True)))
     with pytest.raises(LeakError, match=r"^Buffers.*'1\.m'.*eval mode"):
         memory.verify()

@@ -1,4 +1,4 @@
-"""Norms and their running statistics hold still from the second task on, or train if told to."""
+"""Norms and their running statistics are frozen from the second task on, or train with norm="free"."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from remnant.memory.layers import registry as layers
 
 @pytest.fixture
 def own_rules() -> Iterator[None]:
-    """Rules registered in a test end with it."""
+    """Removes the rules that a test registers."""
     before = dict(layers._rules)
     yield
     layers._rules.clear()
@@ -23,7 +23,7 @@ def own_rules() -> Iterator[None]:
 
 
 class Scaled(nn.Module):
-    """y = W·(2x), a layer nobody has heard of."""
+    """y = W·(2x), a layer that the library does not know."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def test_a_registered_layer_is_protected_like_any_other(kind: type[nn.Module] | 
 
 
 @pytest.mark.usefixtures("own_rules")
-def test_mistakes_in_registering_a_layer_are_told() -> None:
+def test_mistakes_in_registering_a_layer_are_refused() -> None:
     with pytest.raises(TypeError, match=r"nn\.Module type"):
         register_layer(Scaled(2, 2), lambda layer: None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"nn\.Module type"):

@@ -1,4 +1,4 @@
-"""What may be consolidated: every shape of batches is read the same, a bad one is refused, and nothing is lost."""
+"""Batches of every shape are read alike, a bad one is refused, and the memory stays as it was."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_every_shape_of_batches_gives_the_same_memory() -> None:
 
 
 def projector(memory: GPM) -> Tensor:
-    """M·Mᵀ of the hidden layer: the subspace, whatever its basis."""
+    """M·Mᵀ of the hidden layer, which is the same for every basis of the subspace."""
     basis = memory.subspaces["hidden"].basis
     return basis @ basis.mT
 

@@ -1,4 +1,4 @@
-"""How many examples are read: drawn evenly from the stream, by seed, for the model or for one layer."""
+"""Samples are drawn evenly from the stream, by seed, for the whole model or for one layer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_more_samples_than_there_are_is_all_of_them_and_none_is_none() -> None:
     assert list(sample(x.split(3), 0, 0)) == []
 
 
-def test_a_layer_reads_only_as_many_examples_as_it_is_told(net: Net) -> None:
+def test_layer_samples_limit_the_examples_of_a_layer(net: Net) -> None:
     x = torch.randn(20, 8)
     memory = GPM(net, 0.999)
     added = memory.consolidate([x], layer_samples={"hidden": 2})
