@@ -19,13 +19,15 @@ HEADINGS = {"acc": "ACC %", "bwt": "BWT", "capacity": "capacity %"}
 PLACES = {"acc": 2, "bwt": 3, "capacity": 0}
 PAPER_PLACES = {**PLACES, "bwt": 2}
 
+paper_table = cache(load_table)  # whose rows keep their settings
+
 
 @cache
 def expected_methods() -> dict[str, list[str]]:
     """The methods that the paper's tables have, for each benchmark."""
     found: dict[str, set[str]] = {}
     for name in table_names():
-        for row in load_table(name).rows:
+        for row in paper_table(name).rows:
             found.setdefault(row.benchmark, set()).add(row.method)
     return {benchmark: ordered_methods(found[benchmark]) for benchmark in ordered_benchmarks(found)}
 
@@ -45,14 +47,14 @@ def run_command(benchmark: str, method: str) -> str:
 def all_grids(collection: Collection) -> list[Grid]:
     """Every table of the report, in the paper's order; the table of all runs comes last."""
     results = {v.key: {run.seed: run.result for run in v.runs if run.result} for v in collection.variants}
-    first, second = load_table("table1a"), load_table("table1b")
+    first, second = paper_table("table1a"), paper_table("table1b")
     return [
         _comparison(collection, first, results),
         _comparison(collection, second, results),
         _training_time(collection, results, (first, second)),
-        _comparison(collection, load_table("table3"), results, ("acc", "bwt", "capacity")),
+        _comparison(collection, paper_table("table3"), results, ("acc", "bwt", "capacity")),
         _comparison(collection, _one_and_five_epochs(first), results),
-        _comparison(collection, load_table("class-incremental"), results),
+        _comparison(collection, paper_table("class-incremental"), results),
         *rank_grids(collection),
         _everything(collection),
     ]
@@ -60,7 +62,7 @@ def all_grids(collection: Collection) -> list[Grid]:
 
 def _one_and_five_epochs(five: Table) -> Table:
     """The appendix's table of a single epoch, with the rows of five epochs between."""
-    one = load_table("single-epoch")
+    one = paper_table("single-epoch")
     rows = [*one.rows, *(replace(row, variant="5 epochs") for row in five.rows)]
     order = [row.method for row in one.rows]
     rows.sort(key=lambda row: (order.index(row.method), row.variant))
