@@ -118,10 +118,7 @@ class GPM:
     # --- while a task is learnt (Algorithm 1, lines 6–11) ---------------------------------------------------------
 
     def attach(self, optimizer: Optimizer) -> Optimizer:
-        """Makes every step of an optimizer keep W·M = W₀·M (line 9). Attaching it again changes nothing.
-
-        Returns:
-            The optimizer.
+        """Makes every step of an optimizer keep W·M = W₀·M (line 9), and returns it. Attaching it again changes nothing.
 
         Raises:
             ValueError: If it trains no protected weight, or a selected parameter that is not protected.

@@ -9,44 +9,41 @@ import torch
 FULL = ("none", "ieee", "highest")
 
 
+class _OneSwitch:
+    """The switch of older torch versions, as an object like those of newer ones."""
+
+    fp32_precision = property(
+        lambda self: torch.get_float32_matmul_precision(),
+        lambda self, value: torch.set_float32_matmul_precision("highest" if value == "ieee" else value),
+    )
+
+
+# Newer torch has one switch per backend, and raises if they are mixed with the older function.
+_BACKENDS: Any = torch.backends
+_NEW = hasattr(_BACKENDS.cuda.matmul, "fp32_precision")
+SWITCHES: list[Any] = [_BACKENDS.cuda.matmul, _BACKENDS.mkldnn.matmul] if _NEW else [_OneSwitch()]
+
+
 def full_precision_is_set() -> bool:
-    return all(_get(switch) in FULL for switch in _switches())
+    return all(str(switch.fp32_precision) in FULL for switch in SWITCHES)
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Turns off TF32 and bf16 products, and autocast on this device, inside the block."""
-    before = [(switch, setting) for switch in _switches() if (setting := _get(switch)) not in FULL]
-    for switch, _ in before:
-        _set(switch, None)
+    before = [(switch, str(switch.fp32_precision)) for switch in SWITCHES]
+    reduced = [(switch, setting) for switch, setting in before if setting not in FULL]
+    for switch, _ in reduced:
+        switch.fp32_precision = "ieee"
     try:
         with without_autocast(device):
             yield
     finally:
-        for switch, setting in before:
-            _set(switch, setting)
+        for switch, setting in reduced:
+            switch.fp32_precision = setting
 
 
 def without_autocast(device: torch.device) -> Any:
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
-
-
-def _switches() -> list[Any]:
-    """Newer torch has one switch per backend, and raises if they are mixed with the older function."""
-    backends: Any = torch.backends
-    if hasattr(backends.cuda.matmul, "fp32_precision"):
-        return [backends.cuda.matmul, backends.mkldnn.matmul]
-    return [None]
-
-
-def _get(switch: Any) -> str:
-    return torch.get_float32_matmul_precision() if switch is None else str(switch.fp32_precision)
-
-
-def _set(switch: Any, setting: str | None) -> None:
-    if switch is None:
-        torch.set_float32_matmul_precision(setting or "highest")
-    else:
-        switch.fp32_precision = setting or "ieee"

@@ -33,16 +33,9 @@ def cheapest_form(outputs: int, inputs: int, rank: int, spare: int, device: str,
 
 
 class Projection:
-    """Computes what remains of x outside a stack of subspaces.
+    """Computes what remains of x outside a stack of subspaces, in the cheapest form or in the given one.
 
-    Args:
-        subspaces: One per group.
-        outputs: The number of rows of each matrix, which decides which form is cheapest.
-        dtype: The type of x.
-        device: The device of x.
-        hard: Whether to remove only the directions of weight 1.
-        form: A form to use instead of the cheapest.
-        order: The order of the inputs in x, if it is not that of the subspaces.
+    `hard` removes only the directions of weight 1. `order` is that of the inputs in x, if it is not the subspaces'.
     """
 
     def __init__(

@@ -104,14 +104,11 @@ def load(path: Path, threshold: ThresholdSetting | None) -> tuple[dict[str, Any]
 def _check_layers(memory: GPM, layers: Mapping[str, Any]) -> None:
     ours = {weight.name: [subspace.capacity for subspace in weight.subspaces] for weight in memory._protection.weights}
     theirs = {name: list(layer["capacities"]) for name, layer in layers.items()}
-    missing, extra = sorted(theirs.keys() - ours.keys()), sorted(ours.keys() - theirs.keys())
-    other = sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
-    details = [
-        *(["it has layers this model does not: " + ", ".join(missing)] if missing else []),
-        *(["this model has layers it does not: " + ", ".join(extra)] if extra else []),
-        *(f"{name} has {theirs[name]} inputs there and {ours[name]} here" for name in other),
-    ]
-    if details:
+    differing = sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
+    if differing:
+        details = [
+            f"{name} has {theirs.get(name, 'no')} inputs there and {ours.get(name, 'no')} here" for name in differing
+        ]
         raise StateError(f"The state belongs to another model: {'; '.join(details)}.")
 
 
