@@ -19,8 +19,7 @@ from remnant.experiments.execute import Plan, run
 from remnant.experiments.runs import RunError
 from remnant.experiments.settings import resolve
 from remnant.methods.hat import HAT, clipped
-from remnant.models import Network, build
-from remnant.models.wiring import Units, chain
+from remnant.models import Network, Units, build, chain
 from remnant.options import OptionError
 
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {

@@ -1,13 +1,16 @@
 """The paper's networks, by class and by name."""
 
-from .activation import ReluDropout
 from .alexnet import AlexNet
 from .lenet import LeNet
 from .mlp import MLP
-from .network import Network
-from .registry import MODELS, build
+from .network import MODELS, Maker, Network, Units, build, chain
+from .parts import ReluDropout
 from .resnet import ResNet18
-from .wiring import Maker, Units, chain
+
+MODELS["mlp"] = MLP
+MODELS["alexnet"] = AlexNet
+MODELS["lenet"] = LeNet
+MODELS["resnet18"] = ResNet18
 
 __all__ = [
     "MLP",

@@ -7,11 +7,8 @@ from torch import Tensor, nn
 
 from remnant.options import Share, whole
 
-from .activation import ReluDropout
-from .geometry import image_shape, output_size
-from .network import Network
-from .norm import Norm, norm_1d, norm_2d
-from .wiring import Units, chain
+from .network import Network, Units, chain
+from .parts import Norm, ReluDropout, features_after, image_channels, norm_after
 
 
 class AlexNet(Network):
@@ -22,7 +19,7 @@ class AlexNet(Network):
     Args:
         width: filters of the first convolution. The paper's 64 gives 64, 128, 256 filters and 2048, 2048 units.
         dropout: the rates after the first two layers and after the others.
-        norm: `running` or `batch`, which the paper's tables used (see `remnant.models.norm`).
+        norm: `running` for ordinary batch normalisation, `batch` for the current batch's statistics, as in the paper.
     """
 
     def __init__(
@@ -36,26 +33,25 @@ class AlexNet(Network):
         bias: bool = False,
     ) -> None:
         super().__init__(input_shape, classes)
-        channels, image = image_shape("AlexNet", self.input_shape)
         units = 32 * width
         early, late = dropout
 
-        self.conv1 = nn.Conv2d(channels, width, 4, bias=bias)
-        self.norm1 = norm_2d(width, norm)
+        self.conv1 = nn.Conv2d(image_channels(self), width, 4, bias=bias)
+        self.norm1 = norm_after(self.conv1, norm)
         self.conv2 = nn.Conv2d(width, 2 * width, 3, bias=bias)
-        self.norm2 = norm_2d(2 * width, norm)
+        self.norm2 = norm_after(self.conv2, norm)
         self.conv3 = nn.Conv2d(2 * width, 4 * width, 2, bias=bias)
-        self.norm3 = norm_2d(4 * width, norm)
+        self.norm3 = norm_after(self.conv3, norm)
         self.active1, self.active2 = (ReluDropout(early, pool=True) for _ in range(2))
         self.active3 = ReluDropout(late, pool=True)
         self.active4, self.active5 = (ReluDropout(late) for _ in range(2))
 
         pool = nn.MaxPool2d(2)
-        height, breadth = output_size("AlexNet", image, [self.conv1, pool, self.conv2, pool, self.conv3, pool])
-        self.fc1 = nn.Linear(4 * width * height * breadth, units, bias=bias)
-        self.norm4 = norm_1d(units, norm)
+        features = features_after(self, [self.conv1, pool, self.conv2, pool, self.conv3, pool])
+        self.fc1 = nn.Linear(features, units, bias=bias)
+        self.norm4 = norm_after(self.fc1, norm)
         self.fc2 = nn.Linear(units, units, bias=bias)
-        self.norm5 = norm_1d(units, norm)
+        self.norm5 = norm_after(self.fc2, norm)
         self.attach_heads(units, bias=bias)
 
     def features(self, x: Tensor) -> Tensor:

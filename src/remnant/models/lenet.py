@@ -8,9 +8,8 @@ from torch.nn import functional as F
 
 from remnant.options import kind_of, whole
 
-from .geometry import image_shape, output_size
-from .network import Network
-from .wiring import Units, chain
+from .network import Network, Units, chain
+from .parts import features_after, image_channels
 
 Init = Literal["kaiming_uniform", "pytorch"]
 
@@ -36,32 +35,23 @@ class LeNet(Network):
     ) -> None:
         super().__init__(input_shape, classes)
         kind_of(Init).check("init", init, f"init={init!r}")
-        channels, image = image_shape("LeNet", self.input_shape)
-        filters = width * 50 // 20
-
-        self.conv1 = nn.Conv2d(channels, width, 5, padding=2, bias=bias)
-        self.conv2 = nn.Conv2d(width, filters, 5, padding=2, bias=bias)
+        self.conv1 = nn.Conv2d(image_channels(self), width, 5, padding=2, bias=bias)
+        self.conv2 = nn.Conv2d(width, width * 50 // 20, 5, padding=2, bias=bias)
         self.response_norm = nn.LocalResponseNorm(4, alpha=0.001 / 9, beta=0.75, k=1)
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
-
-        height, breadth = output_size("LeNet", image, [self.conv1, self.pool, self.conv2, self.pool])
-        self.fc1 = nn.Linear(filters * height * breadth, 40 * width, bias=bias)
+        features = features_after(self, [self.conv1, self.pool, self.conv2, self.pool])
+        self.fc1 = nn.Linear(features, 40 * width, bias=bias)
         self.fc2 = nn.Linear(40 * width, 25 * width, bias=bias)
         self.attach_heads(25 * width, bias=bias)
         if init == "kaiming_uniform":
-            self.apply(_kaiming_uniform)
+            for layer in self.modules():
+                if isinstance(layer, nn.Linear | nn.Conv2d):
+                    nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")
 
     def features(self, x: Tensor) -> Tensor:
         x = self.pool(self.response_norm(F.relu(self.conv1(x))))
         x = self.pool(self.response_norm(F.relu(self.conv2(x))))
-        x = F.relu(self.fc1(x.flatten(1)))
-        x = F.relu(self.fc2(x))
-        return x
+        return F.relu(self.fc2(F.relu(self.fc1(x.flatten(1)))))
 
     def wiring(self) -> list[Units]:
         return chain(*((layer, None, layer) for layer in (self.conv1, self.conv2, self.fc1, self.fc2)))
-
-
-def _kaiming_uniform(layer: nn.Module) -> None:
-    if isinstance(layer, nn.Linear | nn.Conv2d):
-        nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")

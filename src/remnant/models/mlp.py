@@ -9,8 +9,7 @@ from torch.nn import functional as F
 
 from remnant.options import Positive
 
-from .network import Network
-from .wiring import Units, chain
+from .network import Network, Units, chain
 
 
 class MLP(Network):

@@ -1,12 +1,17 @@
-"""A body that all tasks share, with one head or a head per task."""
+"""Networks with a body that all tasks share and one head, or a head per task, and how to build them by name."""
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .wiring import Units
+from remnant.options import OptionError, checked
+from remnant.registry import Registry
 
 
 class Network(nn.Module, ABC):
@@ -90,3 +95,57 @@ class Network(nn.Module, ABC):
         """One input of zeros, without a batch dimension, with the network's dtype and on its device."""
         parameter = next(self.parameters())
         return torch.zeros(self.input_shape, dtype=parameter.dtype, device=parameter.device)
+
+
+class Maker(NamedTuple):
+    """A layer that computes units, the norm after it (or None), and the units it reads (None for the network's input)."""
+
+    layer: nn.Linear | nn.Conv2d
+    norm: nn.Module | None
+    reads: Units | None
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Outputs that later layers read together: those of one layer, or the sum of several layers' outputs.
+
+    The outputs of a sum are units of their own. Every term of the sum must consist of units, also a plain shortcut.
+    """
+
+    at: nn.Module  # the module whose output they are, with one unit per channel or feature
+    made_by: tuple[Maker, ...]  # the layers whose weights compute them
+
+    @property
+    def count(self) -> int:
+        return int(self.made_by[0].layer.weight.shape[0])
+
+
+def chain(*layers: tuple[nn.Linear | nn.Conv2d, nn.Module | None, nn.Module]) -> list[Units]:
+    """The wiring of layers that read one another in turn: each with its norm or None, and the module of its units."""
+    units: list[Units] = []
+    for layer, norm, at in layers:
+        units.append(Units(at, (Maker(layer, norm, units[-1] if units else None),)))
+    return units
+
+
+MODELS: Registry[type[Network]] = Registry("network", "remnant.networks")
+
+
+def build(
+    name: str, *, input_shape: Sequence[int], classes: int | Sequence[int], seed: int | None = None, **options: Any
+) -> Network:
+    """Builds a network by its name in `MODELS`, an entry point of an installed package, or `path/to/file.py:Name`.
+
+    With a seed, torch's random state stays as it is. The options are the network's own, such as `width` and `norm`.
+
+    >>> network = build("mlp", input_shape=(1, 28, 28), classes=10, seed=0, hidden=[100, 100])
+    """
+    make = MODELS[name]
+    options = checked(make, options, name)
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPU's generator
+        network = make(input_shape, classes, **options)
+    if not isinstance(network, Network):
+        raise OptionError(f"{name} made a {type(network).__name__}, which is no subclass of remnant.models.Network.")
+    return network

@@ -9,10 +9,8 @@ from torch.nn import functional as F
 
 from remnant.options import whole
 
-from .geometry import Sliding, image_shape, output_size
-from .network import Network
-from .norm import Norm, norm_2d
-from .wiring import Maker, Units
+from .network import Maker, Network, Units
+from .parts import Norm, features_after, image_channels, norm_after
 
 
 class Block(nn.Module):
@@ -21,17 +19,13 @@ class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, stride: int, norm: Norm, bias: bool) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=bias)
-        self.norm1 = norm_2d(outputs, norm)
+        self.norm1 = norm_after(self.conv1, norm)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=bias)
-        self.norm2 = norm_2d(outputs, norm)
+        self.norm2 = norm_after(self.conv2, norm)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                OrderedDict(
-                    conv=nn.Conv2d(inputs, outputs, 1, stride=stride, bias=bias),
-                    norm=norm_2d(outputs, norm),
-                )
-            )
+            conv = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=bias)
+            self.shortcut = nn.Sequential(OrderedDict(conv=conv, norm=norm_after(conv, norm)))
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -55,7 +49,7 @@ class ResNet18(Network):
     Args:
         width: filters of the stem and the first stage; each later stage doubles them.
         stem_stride: 1 for 32×32 images (5-Datasets), 2 for 84×84 (miniImageNet).
-        norm: `running` or `batch`, which the paper's tables used (see `remnant.models.norm`).
+        norm: `running` for ordinary batch normalisation, `batch` for the current batch's statistics, as in the paper.
     """
 
     def __init__(
@@ -69,30 +63,23 @@ class ResNet18(Network):
         bias: bool = False,
     ) -> None:
         super().__init__(input_shape, classes)
-        channels, image = image_shape("ResNet18", self.input_shape)
 
         def stage(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-            return nn.Sequential(
-                Block(inputs, outputs, stride=stride, norm=norm, bias=bias),
-                Block(outputs, outputs, stride=1, norm=norm, bias=bias),
-            )
+            first = Block(inputs, outputs, stride=stride, norm=norm, bias=bias)
+            return nn.Sequential(first, Block(outputs, outputs, stride=1, norm=norm, bias=bias))
 
-        self.stem = nn.Conv2d(channels, width, 3, stride=stem_stride, padding=1, bias=bias)
-        self.stem_norm = norm_2d(width, norm)
+        self.stem = nn.Conv2d(image_channels(self), width, 3, stride=stem_stride, padding=1, bias=bias)
+        self.stem_norm = norm_after(self.stem, norm)
         self.stage1 = stage(width, width, 1)
         self.stage2 = stage(width, 2 * width, 2)
         self.stage3 = stage(2 * width, 4 * width, 2)
         self.stage4 = stage(4 * width, 8 * width, 2)
         self.pool = nn.AvgPool2d(2)
+        main_path = [conv for block in self.blocks() for conv in (block.conv1, block.conv2)]
+        self.attach_heads(features_after(self, [self.stem, *main_path, self.pool]), bias=bias)
 
-        blocks = [block for block in self.modules() if isinstance(block, Block)]
-        main_path: list[Sliding] = [
-            self.stem,
-            *(conv for block in blocks for conv in (block.conv1, block.conv2)),
-            self.pool,
-        ]
-        height, breadth = output_size("ResNet18", image, main_path)
-        self.attach_heads(8 * width * height * breadth, bias=bias)
+    def blocks(self) -> list[Block]:
+        return [block for block in self.modules() if isinstance(block, Block)]
 
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.stem_norm(self.stem(x)))
@@ -102,7 +89,6 @@ class ResNet18(Network):
 
     def wiring(self) -> list[Units]:
         units = [Units(self.stem_norm, (Maker(self.stem, self.stem_norm, None),))]
-        for block in self.modules():
-            if isinstance(block, Block):
-                units += block.wiring(units[-1])
+        for block in self.blocks():
+            units += block.wiring(units[-1])
         return units
