@@ -1,8 +1,6 @@
 """The paper's networks, by class and by name."""
 
-from .alexnet import AlexNet
-from .lenet import LeNet
-from .mlp import MLP
+from .feedforward import MLP, AlexNet, LeNet
 from .network import MODELS, Maker, Network, Units, build, chain
 from .parts import ReluDropout
 from .resnet import ResNet18

@@ -32,7 +32,7 @@ def norm_after(layer: nn.Linear | nn.Conv2d, norm: Norm) -> nn.BatchNorm1d | nn.
 
 
 class ReluDropout(nn.Module):
-    """max(x, 0), where training drops each value with probability `rate`; with `pool`, 2×2 max-pooling follows."""
+    """max(norm(x), 0), where training drops each value with probability `rate`; with `pool`, 2×2 max-pooling follows."""
 
     fused: FusedForm | None = None  # a faster form of `forward`, set by `remnant.accelerated.fuse_activations`
 
@@ -41,7 +41,6 @@ class ReluDropout(nn.Module):
         self.rate, self.pool = rate, pool
 
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Applies `norm` to x first, if there is one."""
         if self.fused is not None and (done := self.fused(self, x, norm)) is not None:
             return done
         if norm is not None:

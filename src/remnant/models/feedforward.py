@@ -1,0 +1,144 @@
+"""The paper's networks whose layers read one another in turn: an MLP, a LeNet-5 and an AlexNet."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Annotated, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remnant.options import Positive, Share, kind_of, whole
+
+from .network import Network, Units, chain
+from .parts import Norm, ReluDropout, features_after, image_channels, norm_after
+
+Init = Literal["kaiming_uniform", "pytorch"]
+
+
+class MLP(Network):
+    """Fully connected layers of `hidden` units with ReLU; the one for permuted MNIST has twice 100 units (Sec. 6)."""
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        classes: int | Sequence[int],
+        *,
+        hidden: Sequence[Positive] = (100, 100),
+        bias: bool = False,
+    ) -> None:
+        super().__init__(input_shape, classes)
+        widths = (prod(self.input_shape), *hidden)
+        self.hidden = nn.ModuleList(nn.Linear(inputs, outputs, bias=bias) for inputs, outputs in pairwise(widths))
+        self.attach_heads(widths[-1], bias=bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.hidden:
+            x = F.relu(layer(x))
+        return x
+
+    def wiring(self) -> list[Units]:
+        return chain(*((layer, None, layer) for layer in self.hidden if isinstance(layer, nn.Linear)))
+
+
+class LeNet(Network):
+    """Two convolutions and two fully connected layers, 20-50-800-500 (appendix, "CIFAR-100 Superclass Experiment").
+
+    Each convolution is followed by ReLU, local response normalisation over four channels, and overlapping max-pooling.
+
+    Args:
+        width: filters of the first convolution; the other layers keep the proportions of 20-50-800-500.
+        init: `kaiming_uniform` (fan-in, for ReLU, heads included), as in the experiment, or PyTorch's default.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        classes: int | Sequence[int],
+        *,
+        width: Annotated[int, whole(1, 10_000)] = 20,
+        init: Init = "kaiming_uniform",
+        bias: bool = False,
+    ) -> None:
+        super().__init__(input_shape, classes)
+        kind_of(Init).check("init", init, f"init={init!r}")
+        self.conv1 = nn.Conv2d(image_channels(self), width, 5, padding=2, bias=bias)
+        self.conv2 = nn.Conv2d(width, width * 50 // 20, 5, padding=2, bias=bias)
+        self.response_norm = nn.LocalResponseNorm(4, alpha=0.001 / 9, beta=0.75, k=1)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        features = features_after(self, [self.conv1, self.pool, self.conv2, self.pool])
+        self.fc1 = nn.Linear(features, 40 * width, bias=bias)
+        self.fc2 = nn.Linear(40 * width, 25 * width, bias=bias)
+        self.attach_heads(25 * width, bias=bias)
+        if init == "kaiming_uniform":
+            for layer in self.modules():
+                if isinstance(layer, nn.Linear | nn.Conv2d):
+                    nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.pool(self.response_norm(F.relu(self.conv1(x))))
+        x = self.pool(self.response_norm(F.relu(self.conv2(x))))
+        return F.relu(self.fc2(F.relu(self.fc1(x.flatten(1)))))
+
+    def wiring(self) -> list[Units]:
+        return chain(*((layer, None, layer) for layer in (self.conv1, self.conv2, self.fc1, self.fc2)))
+
+
+class AlexNet(Network):
+    """Three convolutions and two fully connected layers for split CIFAR-100 (appendix, "AlexNet-like architecture").
+
+    Each layer is followed by batch normalisation, ReLU and dropout, each convolution then by 2×2 max-pooling.
+
+    Args:
+        width: filters of the first convolution. The paper's 64 gives 64, 128, 256 filters and 2048, 2048 units.
+        dropout: the rates after the first two layers and after the others.
+        norm: `running` for ordinary batch normalisation, `batch` for the current batch's statistics, as in the paper.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        classes: int | Sequence[int],
+        *,
+        width: Annotated[int, whole(1, 10_000)] = 64,
+        dropout: tuple[Share, Share] = (0.2, 0.5),
+        norm: Norm = "running",
+        bias: bool = False,
+    ) -> None:
+        super().__init__(input_shape, classes)
+        units = 32 * width
+        early, late = dropout
+        self.conv1 = nn.Conv2d(image_channels(self), width, 4, bias=bias)
+        self.norm1 = norm_after(self.conv1, norm)
+        self.conv2 = nn.Conv2d(width, 2 * width, 3, bias=bias)
+        self.norm2 = norm_after(self.conv2, norm)
+        self.conv3 = nn.Conv2d(2 * width, 4 * width, 2, bias=bias)
+        self.norm3 = norm_after(self.conv3, norm)
+        self.active1, self.active2 = (ReluDropout(early, pool=True) for _ in range(2))
+        self.active3 = ReluDropout(late, pool=True)
+        self.active4, self.active5 = (ReluDropout(late) for _ in range(2))
+        pool = nn.MaxPool2d(2)
+        features = features_after(self, [self.conv1, pool, self.conv2, pool, self.conv3, pool])
+        self.fc1 = nn.Linear(features, units, bias=bias)
+        self.norm4 = norm_after(self.fc1, norm)
+        self.fc2 = nn.Linear(units, units, bias=bias)
+        self.norm5 = norm_after(self.fc2, norm)
+        self.attach_heads(units, bias=bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.active1(self.conv1(x), self.norm1)
+        x = self.active2(self.conv2(x), self.norm2)
+        x = self.active3(self.conv3(x), self.norm3)
+        x = self.active4(self.fc1(x.flatten(1)), self.norm4)
+        x = self.active5(self.fc2(x), self.norm5)
+        return x
+
+    def wiring(self) -> list[Units]:
+        return chain(
+            (self.conv1, self.norm1, self.active1),
+            (self.conv2, self.norm2, self.active2),
+            (self.conv3, self.norm3, self.active3),
+            (self.fc1, self.norm4, self.active4),
+            (self.fc2, self.norm5, self.active5),
+        )
