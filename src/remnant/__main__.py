@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Runs the command line, or says what to install for it."""
+    """Runs the command line, or names the package that is missing."""
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401
@@ -13,7 +13,7 @@ def main() -> None:
         sys.exit(f"The command line needs {error.name}, which is not installed: pip install 'remnant[cli]'.")
     from remnant.cli import app
 
-    for stream in (sys.stdout, sys.stderr):  # where there is no ± or …, a ? will do: no run shall end over it
+    for stream in (sys.stdout, sys.stderr):  # print ? where a terminal has no ±, and never fail
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     app()

@@ -53,7 +53,7 @@ def test_every_public_name_is_there(package: object) -> None:
         _ = package.no_such  # type: ignore[attr-defined]
 
 
-def test_a_terminal_without_the_letters_gets_question_marks() -> None:
+def test_a_terminal_without_unicode_gets_question_marks() -> None:
     words = [sys.executable, "-m", "remnant", "reproduce", "table1a", "--no-run", "--methods", "gpm"]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`remnant resume` and `keep` where some folders are not as they should be: those are named, the others go on."""
+"""`remnant resume` and `keep` name damaged folders and continue with the others."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def damage_execution(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("spoil", [damage, retype, no_options, edit, damage_execution])
-def test_a_folder_that_cannot_be_read_is_named_and_the_others_go_on(spoil: Callable[[RunFolder], None]) -> None:
+def test_a_damaged_folder_is_named_and_the_others_continue(spoil: Callable[[RunFolder], None]) -> None:
     bad = never_begun("permuted-digits", "ewc", *FEW)
     good = never_begun("permuted-digits", "finetune", *FEW)
     spoil(bad)
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_read_is_named_and_the_others_go_on(spoil: Calla
     assert "Nothing to resume" not in remnant("resume", "runs", code=1).output
 
 
-def test_a_stream_that_fails_is_told_with_its_place_and_the_others_go_on(folder: Path) -> None:
+def test_a_failing_stream_is_named_and_the_others_continue(folder: Path) -> None:
     (folder / "own.py").write_text(OWN)
     never_begun("own.py:stream", "finetune")
     good = never_begun("permuted-digits", "finetune", *FEW)
@@ -89,7 +89,7 @@ def test_a_stream_that_fails_is_told_with_its_place_and_the_others_go_on(folder:
     assert good.finished
 
 
-def test_a_mistake_in_the_code_is_shown_whole_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_code_shows_its_traceback_and_the_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     def mistaken(*_: object) -> None:
         raise TypeError("a mistake")
 
@@ -110,7 +110,7 @@ def test_a_run_that_starts_again_says_so_even_with_quiet() -> None:
     assert run.finished
 
 
-def test_keep_keeps_the_others() -> None:
+def test_keep_copies_the_others() -> None:
     remnant("run", "permuted-digits", "finetune", *(w for o in FEW for w in ("--set", o)), "--device", "cpu", code=0)
     bad = never_begun("permuted-digits", "ewc", *FEW)
     damage(bad)

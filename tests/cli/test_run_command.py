@@ -1,4 +1,4 @@
-"""`remnant run`, `resume`, `list`, `reproduce`, `keep` and `demo`: what a person sees, and the code the shell gets."""
+"""`remnant run`, `resume`, `list`, `reproduce`, `keep` and `demo`: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEW = ["--set", "stream.tasks=2", "--set", "training.epochs=1", "--set", "traini
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in, without prepared data sets."""
+    """An empty working folder, without prepared datasets."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "store"))
     return tmp_path
@@ -42,7 +42,7 @@ def remnant(*words: str, code: int = 0) -> Any:
 # --- run, resume ------------------------------------------------------------------------------------------------------
 
 
-def test_run_shows_its_way_and_prints_the_matrix(folder: Path) -> None:
+def test_run_shows_progress_and_prints_the_matrix(folder: Path) -> None:
     result = remnant("run", "permuted-digits", "gpm", *FEW)
     assert re.search(r"seed 0: task 1/2  epoch 1/1  loss \d\.\d+  accuracy \d+\.\d %  steps/s [\d,]+", result.stderr)
     assert "epoch done" in result.stderr
@@ -91,7 +91,7 @@ def test_a_wide_matrix_is_never_cut_short(folder: Path) -> None:
     assert len(re.findall(r"12\.3\b", result.stdout)) == 210
 
 
-def test_a_stream_of_ones_own(folder: Path) -> None:
+def test_a_users_own_stream(folder: Path) -> None:
     (folder / "own.py").write_text(
         "import torch\nfrom remnant.data import Stream\n"
         "stream = Stream.from_arrays([(torch.randn(50, 4), torch.arange(50) % 2) for _ in range(2)])\n"
@@ -106,14 +106,14 @@ def test_resume_says_when_there_is_nothing_to_do(folder: Path) -> None:
     assert "nowhere holds no run" in remnant("resume", "nowhere", code=1).stderr
 
 
-def test_resume_begins_a_run_that_never_began(folder: Path) -> None:
+def test_resume_starts_a_run_without_a_checkpoint(folder: Path) -> None:
     overrides = [word for word in FEW if "=" in word]
     run = RunFolder.create(folder / "runs", resolve("permuted-digits", "finetune", overrides), 4)
     assert "ACC" in remnant("resume", "runs", "--device", "cpu").stdout
     assert run.finished
 
 
-def test_tensorboard_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tensorboard_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     result = remnant("run", "permuted-digits", "finetune", *FEW, "--tensorboard", "board", code=1)
     assert "pip install 'remnant[tensorboard]'" in result.stderr
@@ -153,20 +153,20 @@ def test_tensorboard_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_told_in_a_sentence_with_exit_code_1(words: list[str], says: str) -> None:
+def test_an_error_is_one_sentence_and_exit_code_1(words: list[str], says: str) -> None:
     result = remnant(*words, code=1)
     assert says in result.stderr
     assert result.stderr.startswith("Error: ")
     assert result.stdout == ""
 
 
-def test_a_command_that_is_none_has_exit_code_2() -> None:
+def test_wrong_usage_has_exit_code_2() -> None:
     assert "No such command" in remnant("runn", code=2).output
     assert "Missing argument" in remnant("run", code=2).output
     assert remnant("run", "permuted-digits", "gpm", "--checkpoint-every", "-1", code=2)
 
 
-def test_a_file_where_the_runs_should_be(folder: Path) -> None:
+def test_a_file_instead_of_the_folder_of_runs(folder: Path) -> None:
     (folder / "runs").write_text("mine")
     result = remnant("run", "permuted-digits", "gpm", *FEW, code=1)
     assert "needs a folder where there is a file" in result.stderr
@@ -195,7 +195,7 @@ def test_list_methods_benchmarks_models(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(name in models for name in ("mlp", "alexnet", "lenet", "resnet18"))
 
 
-def test_the_list_says_where_a_recipe_differs_from_the_benchmarks_name() -> None:
+def test_the_list_mentions_how_a_recipe_differs_from_the_benchmark() -> None:
     assert recipe("five-datasets").stream["fourth"] == "as-published"
     head, *lines = remnant("list", "benchmarks").stdout.splitlines()
     column = head.index("what it is")
@@ -218,7 +218,7 @@ def test_list_settings_shows_what_set_can_change(monkeypatch: pytest.MonkeyPatch
 # --- reproduce, keep --------------------------------------------------------------------------------------------------
 
 
-def test_reproduce_prints_the_papers_numbers_and_what_is_not_run() -> None:
+def test_reproduce_prints_the_papers_figures_and_missing_runs() -> None:
     result = remnant("reproduce", "table1a", "--no-run")
     line = next(line for line in result.stdout.splitlines() if re.match(r"pmnist +gpm ", line))
     assert "not run" in line
@@ -226,7 +226,7 @@ def test_reproduce_prints_the_papers_numbers_and_what_is_not_run() -> None:
     assert "…" not in result.stdout
 
 
-def test_reproduce_prints_ours_beside_them_from_runs_and_from_results(folder: Path) -> None:
+def test_reproduce_prints_our_figures_from_runs_and_results(folder: Path) -> None:
     settings = resolve("pmnist", "gpm")
     for root, seed, acc in (("runs", 0, 0.93), ("results", 1, 0.95), ("runs", 1, 0.10)):  # what is kept counts
         run = RunFolder.create(folder / root, settings, seed)
@@ -250,7 +250,7 @@ def test_reproduce_names_a_damaged_folder_and_prints_the_others(folder: Path, fi
     assert re.search(r"pmnist +gpm +1 +93\.00", result.stdout)
 
 
-def test_reproduce_goes_on_after_a_row_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_continues_after_a_row_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_data(plan: Any, watch: object) -> list[RunFolder]:
         tried.append(plan.settings.benchmark)
         raise DataError(f"no data for {plan.settings.benchmark}")
@@ -263,7 +263,7 @@ def test_reproduce_goes_on_after_a_row_that_cannot_be_run(monkeypatch: pytest.Mo
     assert "72.06 ± 0.50" in result.stdout  # the table all the same
 
 
-def test_keep_copies_the_small_files_of_what_is_finished(folder: Path) -> None:
+def test_keep_copies_the_small_files_of_finished_runs(folder: Path) -> None:
     remnant("run", "permuted-digits", "gpm", *FEW)
     RunFolder.create(folder / "runs", resolve("permuted-digits", "finetune"), 0)
     assert "Kept 1 run(s) in kept." in remnant("keep", "kept").stdout
@@ -289,7 +289,7 @@ def test_brackets_in_a_path_are_no_markup(folder: Path) -> None:
 # --- demo -------------------------------------------------------------------------------------------------------------
 
 
-def test_demo_tells_forgetting_from_remembering_and_draws_it(folder: Path) -> None:
+def test_demo_shows_forgetting_and_draws_it(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     result = remnant("demo")
     ends = {
@@ -307,7 +307,7 @@ def test_demo_tells_forgetting_from_remembering_and_draws_it(folder: Path) -> No
     assert sorted(path.name for path in folder.iterdir()) == ["demo.png"]  # nothing else is left behind
 
 
-def test_demo_without_a_place_for_its_picture(folder: Path) -> None:
+def test_demo_without_a_writable_picture(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     (folder / "demo.png").mkdir()
     assert demonstration._draw({name: AccuracyMatrix(1, [[0.9]]) for name in ("one", "other")}).startswith(

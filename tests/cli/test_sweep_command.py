@@ -86,7 +86,7 @@ def test_a_value_that_fails_does_not_keep_the_others_from_running(folder: Path) 
     assert rows[1][:2] == ["0.05", "1"]
 
 
-def test_a_run_from_before_is_not_run_again_and_its_missing_drift_is_said(folder: Path) -> None:
+def test_an_older_run_is_not_repeated_and_its_missing_drift_is_noted(folder: Path) -> None:
     remnant("run", "permuted-digits", "gpm", "--set", "threshold.start=0.6", *FEW, "-q")
     (path,) = (run.path.relative_to(folder) for run in find_runs(folder / "runs"))
     before = json.loads((path / "result.json").read_text())
@@ -105,7 +105,7 @@ def test_a_run_from_before_is_not_run_again_and_its_missing_drift_is_said(folder
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_told_once_and_nothing_is_run(folder: Path, words: list[str], says: str) -> None:
+def test_an_error_is_shown_once_and_nothing_is_run(folder: Path, words: list[str], says: str) -> None:
     result = remnant("sweep", *words, code=1)
     assert result.stderr.startswith("Error: ")
     assert says in result.stderr

@@ -1,4 +1,4 @@
-"""A headless Chromium on a leash: the DevTools protocol over two pipes, so that nothing needs to be installed for it."""
+"""Controls a headless Chromium through the DevTools protocol over two pipes, so that no package is needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ START = (
 
 
 class NoBrowserError(RuntimeError):
-    """There is none, or it does not start here."""
+    """Chromium is not installed, or does not start."""
 
 
 def find_browser() -> str:
@@ -46,7 +46,7 @@ def find_browser() -> str:
 
 
 def _pipe() -> tuple[int, int]:
-    """Its ends out of the way of descriptors 3 and 4."""
+    """A pipe whose ends are not descriptors 3 and 4."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
     for end in ends:
@@ -55,7 +55,7 @@ def _pipe() -> tuple[int, int]:
 
 
 class Browser:
-    """One page. What it asks of the network and says on the console is kept."""
+    """One page. Records its network requests and console messages."""
 
     def __init__(self, profile: Path, patience: float = 30.0) -> None:
         self.patience = patience
@@ -103,7 +103,7 @@ class Browser:
             self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **extra)
 
     def click(self, selector: str) -> None:
-        """With the mouse, at the middle of the element."""
+        """Clicks with the mouse on the middle of the element."""
         self.run(
             f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', behavior: 'instant'}})"
         )
@@ -124,7 +124,7 @@ class Browser:
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def spoken(self) -> list[tuple[str, str]]:
-        """Role and name of everything a screen reader meets."""
+        """The role and the name of everything that a screen reader reads."""
         nodes = self._call("Accessibility.getFullAXTree")["nodes"]
         met = [node for node in nodes if not node.get("ignored")]
         return [(node["role"]["value"], str(node.get("name", {}).get("value", ""))) for node in met if "role" in node]

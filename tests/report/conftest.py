@@ -1,4 +1,4 @@
-"""One made-up report for all tests that only look at it: drawing takes seconds."""
+"""One report for all tests that only read it, because drawing takes seconds."""
 
 from __future__ import annotations
 

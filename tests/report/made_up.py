@@ -1,4 +1,4 @@
-"""Run folders nobody ran: small, whole, and as odd as a test wants them."""
+"""Makes small run folders for tests, complete or damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENVIRONMENT = {"remnant": "0.1.0", "device": "Made-up GPU", "torch": "2.13.0"}
 
 
 def settings(benchmark: str, method: str, overrides: Sequence[str] = (), **anything: Any) -> Settings:
-    """A recipe's settings; of a method that has none, fine-tuning's under its name."""
+    """A recipe's settings; `foreign` gives a method without a recipe those of fine-tuning."""
     if anything.pop("foreign", False):
         base = resolve(benchmark, "finetune", overrides).as_dict()
         return Settings.from_dict({**base, "method": method})
@@ -26,7 +26,7 @@ def settings(benchmark: str, method: str, overrides: Sequence[str] = (), **anyth
 
 
 def matrix(last: Sequence[float], forgotten: float = 0.0) -> AccuracyMatrix:
-    """Ends with `last`; each task had been `forgotten` better when it was learnt."""
+    """A matrix with the last row `last`, in which each task was better by `forgotten` when it was learnt."""
     T = len(last)
     rows = [[last[i] + forgotten * (T - 1 - t) / (T - 1) * (t < T - 1) for i in range(t + 1)] for t in range(T)]
     return AccuracyMatrix(T, [np.clip(row, 0, 1) for row in rows])
@@ -84,7 +84,7 @@ MLP_RANKS = {"hidden.0": [80, 70, 60], "hidden.1": [60, 20, 10], "head": [40, 20
 
 
 def all_sorts(root: Path) -> Path:
-    """Something of everything a report may meet."""
+    """Runs of every kind that a report may find."""
     gpm, plain = settings("pmnist", "gpm"), settings("pmnist", "finetune")
     for seed, shift in enumerate((0.0, 0.01, -0.01)):
         last = [x + shift for x in (0.92, 0.93, 0.95)]

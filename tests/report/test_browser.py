@@ -1,4 +1,4 @@
-"""The page in a real browser: it loads quietly, navigates by mouse and by keyboard, and fits a phone and the dark."""
+"""The page in a real browser: it loads without errors, works with mouse and keyboard, on a phone and in dark mode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHOSEN = "[...document.querySelectorAll('.detail')].filter(d => d.offsetHeight).
 FOCUS = "document.activeElement.getAttribute('href') || document.activeElement.id"
 
 
-def test_it_loads_without_a_complaint_and_asks_nobody_for_anything(page: Browser, report: Path) -> None:
+def test_the_page_loads_without_errors_or_requests(page: Browser, report: Path) -> None:
     page.run("window.scrollTo(0, document.body.scrollHeight)")
     assert page.complaints == []
     assert page.requests == [(report / "index.html").as_uri()]
@@ -69,7 +69,7 @@ def test_a_click_on_a_cell_shows_its_runs_and_no_others(page: Browser) -> None:
     assert page.run(CHOSEN) == ["run-pmnist-gpm"]
 
 
-def test_the_matrix_is_walked_by_keyboard(page: Browser) -> None:
+def test_the_keyboard_moves_between_cells(page: Browser) -> None:
     for _ in range(60):  # by Tab alone, from the top of the page
         page.press("Tab")
         if page.run(FOCUS) == "#run-pmnist-gpm":
@@ -113,7 +113,7 @@ def test_a_phone_scrolls_down_and_not_sideways(page: Browser) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_figures_stand_out_by_day_and_by_night(page: Browser, scheme: str) -> None:
+def test_text_and_figures_have_contrast_in_light_and_dark_mode(page: Browser, scheme: str) -> None:
     page.prefer(scheme)
     colours = page.run(
         """(() => {

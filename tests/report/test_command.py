@@ -1,4 +1,4 @@
-"""`remnant report`: what a person sees, and the code the shell gets."""
+"""`remnant report`: its output and its exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def remnant(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_it_says_what_it_wrote_and_what_it_left_out(tmp_path: Path) -> None:
+def test_the_output_counts_runs_and_names_damaged_ones(tmp_path: Path) -> None:
     run(tmp_path / "runs", settings("pmnist", "gpm"), 0, finished=False)
     broken = run(tmp_path / "runs", settings("pmnist", "gpm"), 1)
     (broken / "accuracy.csv").write_text("[rot]")
@@ -27,7 +27,7 @@ def test_it_says_what_it_wrote_and_what_it_left_out(tmp_path: Path) -> None:
     assert (tmp_path / "report" / "index.html").is_file()
 
 
-def test_docs_keep_the_words_somebody_wrote(tmp_path: Path) -> None:
+def test_docs_keep_the_notes(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "results-notes.md").write_text("## Why\n\nBecause <b>so</b>.\n")
@@ -38,13 +38,13 @@ def test_docs_keep_the_words_somebody_wrote(tmp_path: Path) -> None:
     assert (docs / "figures" / "first-task-pmnist.svg").is_file()
 
 
-def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     result = remnant("report", tmp_path / "nowhere", "-o", tmp_path / "report")
     assert result.exit_code == 1
     assert "is not a folder. Give a folder that contains run folders" in result.output.replace("\n", " ")
 
 
-def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("mine")
     result = remnant("report", tmp_path, "-o", tmp_path / "report")
     assert result.exit_code == 1
@@ -53,7 +53,7 @@ def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "jinja2"])
-def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for loaded in [module for module in sys.modules if module.startswith(("remnant.report.", name))]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, name, None)

@@ -1,4 +1,4 @@
-"""What the report says of one variant."""
+"""The details of one set of settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remnant.report.variants import collect
 
 
 @pytest.mark.parametrize("seeds", [(0,), (7,), (0, 1), (1, 4, 9)])
-def test_the_command_that_runs_it_again_means_the_same_seeds(seeds: tuple[int, ...], tmp_path: Path) -> None:
+def test_the_command_to_run_again_has_the_same_seeds(seeds: tuple[int, ...], tmp_path: Path) -> None:
     for seed in seeds:
         run(tmp_path, settings("pmnist", "gpm", ["lr=0.02"]), seed)
     (detail,) = make_details(collect(read_runs([tmp_path])))

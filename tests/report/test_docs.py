@@ -1,4 +1,4 @@
-"""The project's own page and pictures say what results/ says; `make report` makes them again."""
+"""docs/results.md, its figures and the README agree with results/; `make report` updates them."""
 
 from __future__ import annotations
 

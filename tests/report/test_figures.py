@@ -1,4 +1,4 @@
-"""Figures: drawn from data alone, the same bytes for the same data, and nothing drawn that was not measured."""
+"""Figures depend only on their data, and show nothing that was not measured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def drawing(content: Content, begins: str) -> Drawing:
     return next(found for name, found in content.drawings.items() if name.startswith(begins))
 
 
-def test_the_issues_figures_are_there(content: Content) -> None:
+def test_all_figures_are_there(content: Content) -> None:
     drawn = {found.name for found in content.sections if found.drawings}
     assert drawn == {"first-task", "trade-off", "ranks", "memory", "epoch-time", "interference"}
     kinds = {name.split("-")[0] for name in content.drawings}
@@ -43,7 +43,7 @@ def test_the_same_data_gives_the_same_bytes(content: Content) -> None:
     assert found.render() == found.render()
 
 
-def test_a_file_tells_what_data_it_shows(content: Content) -> None:
+def test_a_file_carries_the_digest_of_its_data(content: Content) -> None:
     found = drawing(content, "trade-off")
     svg, png = found.render()
     assert png.startswith(b"\x89PNG")
@@ -53,7 +53,7 @@ def test_a_file_tells_what_data_it_shows(content: Content) -> None:
 
 
 @pytest.mark.parametrize("begins", ["trade-off-pmnist", "first-task-pmnist", "memory-pmnist", "threshold-", "ranks-"])
-def test_svg_is_whole_speaks_and_follows_the_page(content: Content, begins: str) -> None:
+def test_svg_is_valid_accessible_and_follows_the_colours_of_the_page(content: Content, begins: str) -> None:
     found = drawing(content, begins)
     svg, _ = found.render()
     root = ElementTree.fromstring(svg)
@@ -83,7 +83,7 @@ def test_thresholds_keep_their_digits(content: Content) -> None:
     assert {"ε = 0.95", "ε = 0.985"} <= set(words)
 
 
-def test_a_sweep_is_what_differs_in_epsilon_alone(tmp_path: Path) -> None:
+def test_runs_that_differ_only_in_epsilon_are_a_sweep(tmp_path: Path) -> None:
     def interference(*overrides: list[str]) -> list[str]:
         for words in overrides:
             run(tmp_path, settings("split-cifar100", "gpm", words), 0, drift={"fc2": histogram(1.0)})
@@ -131,7 +131,7 @@ def test_times_of_two_devices_are_not_compared(tmp_path: Path) -> None:
     assert found.data["rows"][0]["seconds"] == 10.0 / (3 * 5)  # three tasks of five epochs
 
 
-def test_methods_timed_on_equal_terms_are_shown_before_what_runs_took(tmp_path: Path) -> None:
+def test_methods_timed_alike_take_precedence_over_times_of_runs(tmp_path: Path) -> None:
     for method in ("gpm", "finetune"):
         run(tmp_path, settings("pmnist", method))
     (of_runs,) = section(make_content([tmp_path]), "epoch-time").drawings
@@ -145,14 +145,14 @@ def test_methods_timed_on_equal_terms_are_shown_before_what_runs_took(tmp_path: 
     assert "no comparison" not in timed.remark
 
 
-def test_epochs_cut_short_by_a_rule_are_counted_or_not_guessed(tmp_path: Path) -> None:
+def test_epochs_of_early_stopping_are_counted_and_never_guessed(tmp_path: Path) -> None:
     for method, epochs in (("gpm", 4), ("finetune", 8), ("single-task", 0)):
         run(tmp_path, settings("split-cifar100", method), epochs=epochs)
     (found,) = section(make_content([tmp_path]), "epoch-time").drawings
     assert [(row["method"], row["seconds"]) for row in found.data["rows"]] == [("gpm", 2.5), ("finetune", 1.25)]
 
 
-def test_memory_is_relative_to_gpm_max_and_nothing_is_nothing(content: Content) -> None:
+def test_memory_is_relative_to_gpm_max(content: Content) -> None:
     rows = {row["method"]: row["value"] for row in drawing(content, "memory-pmnist").data["rows"]}
     assert rows["gpm"] == pytest.approx(800_000 / (4 * (784**2 + 2 * 100**2)))
     assert rows["finetune"] == 0.0
@@ -178,7 +178,7 @@ def test_shapes_are_those_of_the_streams() -> None:
         assert (declared.input_shape, declared.head) == (stream.input_shape, stream.head)
 
 
-def test_ranks_of_a_stream_nobody_knows_are_not_drawn_against_a_guess(tmp_path: Path) -> None:
+def test_ranks_of_an_unknown_stream_are_not_drawn(tmp_path: Path) -> None:
     run(tmp_path, settings("my/own.py:stream", "gpm"), ranks=MLP_RANKS)
     content = make_content([tmp_path])
     assert section(content, "ranks").drawings == []
@@ -214,7 +214,7 @@ def test_bars_far_apart_have_plain_numbers_on_their_axis(tmp_path: Path) -> None
     assert not any("$" in word for word in words)
 
 
-def test_a_matrix_learnt_at_once_has_one_row_and_no_curve(tmp_path: Path) -> None:
+def test_joint_training_has_one_row_and_no_curve(tmp_path: Path) -> None:
     from remnant.evaluation import AccuracyMatrix
 
     folder = run(tmp_path, settings("pmnist", "multitask"), 0, (0.9, 0.9))
@@ -224,7 +224,7 @@ def test_a_matrix_learnt_at_once_has_one_row_and_no_curve(tmp_path: Path) -> Non
     assert not any(name.startswith("sequence") for name in content.drawings)
 
 
-def test_one_seed_is_said_where_deviations_are_drawn(content: Content, tmp_path: Path) -> None:
+def test_a_single_seed_is_marked_where_deviations_are_drawn(content: Content, tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"))
     for seed in (0, 1):
         run(tmp_path, settings("pmnist", "finetune"), seed)

@@ -1,4 +1,4 @@
-"""Tables as people, programs and LaTeX get them."""
+"""Tables and their cells, as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row(found: Grid, *first: str) -> dict[str, str]:
     return next(cells for cells in rows if list(cells.values())[: len(first)] == list(first))
 
 
-def test_the_issues_tables_are_there(content: Content) -> None:
+def test_all_tables_are_there(content: Content) -> None:
     names = [found.name for found in content.grids]
     assert names[:6] == ["table1a", "table1b", "training-time", "table3", "single-epoch", "class-incremental"]
     assert {"ranks-pmnist", "ranks-split-cifar100", "everything"} <= set(names)
@@ -41,13 +41,13 @@ def test_ours_beside_the_papers_with_a_mark(content: Content) -> None:
     assert found["seeds"] == "3"  # neither the unfinished seed nor the other settings
 
 
-def test_one_epoch_and_five_stand_together(content: Content) -> None:
+def test_one_table_shows_one_epoch_and_five(content: Content) -> None:
     found = grid(content, "single-epoch")
     assert row(found, "GPM", "1 epoch")["ACC % ours"] == "90.00"  # one seed: no deviation
     assert row(found, "GPM", "5 epochs")["ACC % ours"] == "93.33 ± 1.00"
 
 
-def test_what_was_not_run_is_never_a_number(tmp_path: Path) -> None:
+def test_a_missing_run_is_never_a_number(tmp_path: Path) -> None:
     for found in make_content([tmp_path]).grids:
         for cells in found.rows:
             for column, cell in zip(found.columns, cells, strict=True):
@@ -73,7 +73,7 @@ def test_times_relative_to_gpm_are_those_of_one_process(tmp_path: Path) -> None:
     assert er["relative to GPM ours"] == NOT_TIMED
 
 
-def test_a_method_run_otherwise_is_mentioned_where_its_row_is_empty(content: Content) -> None:
+def test_a_remark_names_methods_that_ran_with_other_settings(content: Content) -> None:
     (remark,) = grid(content, "table1b").remarks
     assert remark.startswith("GPM on 10-split CIFAR-100 was run with other settings")
 

@@ -1,4 +1,4 @@
-"""Who wins, by how much, and how sure that is."""
+"""The cards: which method is best, by how much, and how certain that is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_lead_within_the_noise_is_not(tmp_path: Path) -> None:
     assert found.certainty.startswith("Not settled: the 95 % interval of the difference is −")
 
 
-def test_one_seed_cannot_say(tmp_path: Path) -> None:
+def test_one_seed_is_not_certain(tmp_path: Path) -> None:
     assert two(tmp_path, [0.94], [0.60, 0.61]).certainty == "One seed: cannot say how sure."
 
 
@@ -45,7 +45,7 @@ def test_joint_training_bounds_and_does_not_win(tmp_path: Path) -> None:
     assert (found.winner, found.bound) == ("GPM", "Joint training: 97.00 %")
 
 
-def test_the_papers_number_stands_beside_the_recipes_settings_only(tmp_path: Path) -> None:
+def test_the_papers_figure_is_shown_only_for_the_recipes_settings(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm", ["training.epochs=1"]), 0, (0.90, 0.90))
     assert card(tmp_path).paper == "With training.epochs=1."
     run(tmp_path, settings("pmnist", "gpm"), 0, (0.80, 0.80))

@@ -1,4 +1,4 @@
-"""The page as a file: whole, escaped, nothing fetched, everything linked."""
+"""index.html: valid, escaped, without external resources, and with working links."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_method_named_with_html_is_text(report: Path) -> None:
         assert "<img" not in file.read_text(encoding="utf-8")
 
 
-def test_what_is_odd_is_said(report: Path) -> None:
+def test_damaged_unfinished_and_other_runs_are_listed(report: Path) -> None:
     words = " ".join(" ".join(read(report).words).split())
     assert "1 run(s) could not be read" in words
     assert re.search(r"pmnist/multitask/\w+/seed0 : result.json is damaged", words)
@@ -116,7 +116,7 @@ def test_the_same_runs_give_the_same_bytes_and_no_leftovers(tmp_path: Path) -> N
     assert bytes_of[first] == bytes_of[second]
 
 
-def test_a_stream_of_ones_own_is_a_benchmark_like_others(tmp_path: Path) -> None:
+def test_a_users_own_stream_is_a_benchmark(tmp_path: Path) -> None:
     run(tmp_path / "runs", settings("my/own file.py:stream", "gpm"), 0, ranks={"hidden.0": [3, 2, 1]}, memory_bytes=5)
     written = write_report([tmp_path / "runs"], tmp_path / "report")
     assert written.runs == 1

@@ -1,4 +1,4 @@
-"""Odd folders: what is damaged is named and left out, what is unfinished is so, and other settings stay apart."""
+"""Reading run folders: damaged runs are listed, unfinished ones are not counted, and other settings are kept apart."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FILES = ("settings.json", "environment.json", "ranks.json", "result.json", "drif
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_no_json_whatever_stops_a_report(tmp_path: Path, file: str) -> None:
+def test_no_json_stops_a_report(tmp_path: Path, file: str) -> None:
     """A report of the whole run and one whose file has anything at all in it, or in one of its entries."""
     run(tmp_path, settings("pmnist", "gpm"), 0)
     other = run(tmp_path, settings("pmnist", "gpm"), 1, epochs=2, ranks=MLP_RANKS, drift={"head": histogram(1.0)})
@@ -86,7 +86,7 @@ def test_no_json_whatever_stops_a_report(tmp_path: Path, file: str) -> None:
             assert len(reading.runs) + len(reading.damaged) == 2
 
 
-def test_lines_cut_short_in_the_metrics_cost_nothing(tmp_path: Path) -> None:
+def test_an_incomplete_line_of_metrics_is_ignored(tmp_path: Path) -> None:
     folder = run(tmp_path, settings("pmnist", "gpm"), epochs=3)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"loss": 0.')
@@ -101,7 +101,7 @@ def test_an_unfinished_run_is_not_measured(tmp_path: Path) -> None:
     assert variant.acc.n == 1
 
 
-def test_other_settings_under_one_name_are_apart_and_named(tmp_path: Path) -> None:
+def test_other_settings_are_kept_apart_and_named(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"))
     run(tmp_path, settings("pmnist", "gpm", ["training.epochs=1", "threshold.value=0.9"]))
     run(tmp_path, settings("pmnist", "gpm", protocol="sane"))
@@ -116,7 +116,7 @@ def test_other_settings_under_one_name_are_apart_and_named(tmp_path: Path) -> No
     assert main.as_in_recipe
 
 
-def test_an_edited_settings_file_does_not_pass_for_what_it_was(tmp_path: Path) -> None:
+def test_edited_settings_are_kept_apart(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"), 0)
     edited = run(tmp_path, settings("pmnist", "gpm"), 1)
     about = json.loads((edited / "settings.json").read_text())
@@ -128,7 +128,7 @@ def test_an_edited_settings_file_does_not_pass_for_what_it_was(tmp_path: Path) -
     assert "kept apart" in found.remarks[0]
 
 
-def test_of_two_folders_the_first_that_has_a_seed_counts(tmp_path: Path) -> None:
+def test_the_first_folder_that_has_a_seed_counts(tmp_path: Path) -> None:
     for name, acc in (("results", 0.9), ("runs", 0.1)):
         run(tmp_path / name, settings("pmnist", "gpm"), 0, (acc, acc))
     found = read_runs([tmp_path / "results", tmp_path / "runs"])

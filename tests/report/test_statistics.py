@@ -26,11 +26,11 @@ def test_one_value_has_no_spread_and_no_interval() -> None:
     assert welch(Spread.of([3.0]), Spread.of([1.0, 2.0])) is None
 
 
-def test_a_mean_over_fewer_than_there_are_is_none() -> None:
+def test_a_missing_value_leaves_no_mean() -> None:
     assert Spread.of([1.0, None]) == Spread.of([]) == Spread.of([float("nan"), 1.0]) == Spread()
 
 
-def test_no_spread_at_all_is_an_interval_of_no_width() -> None:
+def test_equal_values_give_an_interval_of_no_width() -> None:
     interval = welch(Spread.of([2.0, 2.0]), Spread.of([1.0, 1.0]))
     assert interval == (1.0, 1.0)
     assert interval is not None
@@ -63,6 +63,6 @@ def test_less_capacity_is_better_and_times_are_not_compared() -> None:
     assert verdict("seconds", Spread(1.0, 0.1, 5), Spread(100.0)) == ""
 
 
-def test_what_the_paper_rounds_away_is_not_held_against_us() -> None:
+def test_the_papers_rounding_widens_the_interval() -> None:
     assert verdict("bwt", Spread(-0.0049, 0.0, 5), Spread(0.00, 0.00)) == "within"
     assert verdict("bwt", Spread(-0.0151, 0.0, 5), Spread(-0.01, 0.00)) == "worse"
