@@ -14,7 +14,6 @@ from remnant.evaluation import (
     backward_transfer,
     forward_transfer,
     learning_accuracy,
-    summarize,
 )
 
 NAN = float("nan")
@@ -118,10 +117,3 @@ def test_what_was_learned_and_what_was_lost_add_up(tasks, random):
     learned, transfer = learning_accuracy(matrix), backward_transfer(matrix)
     np.testing.assert_allclose(average_accuracy(matrix), learned + (tasks - 1) / tasks * transfer, atol=1e-12)
     assert average_forgetting(matrix) >= -transfer - 1e-12
-
-
-def test_a_summary_holds_every_metric():
-    summary = summarize(FULL, baseline=UNTRAINED)
-    assert summary.pop("fwt") == forward_transfer(FULL, UNTRAINED)
-    assert tuple(summary.values()) == tuple(BY_HAND.values())
-    assert summarize(FULL, 1) == dict(zip(summary, AFTER_SECOND.values(), strict=True))

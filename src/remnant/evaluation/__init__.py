@@ -1,16 +1,15 @@
 """How well a stream was learned and kept. Every number here is a fraction in [0, 1], never a percentage."""
 
-from .accuracy_matrix import AccuracyMatrix
 from .evaluate import Evaluation, Examples, Loss, PendingEvaluation, evaluate, evaluation_sums
 from .metrics import (
+    AccuracyMatrix,
     average_accuracy,
     average_forgetting,
     backward_transfer,
     forward_transfer,
     learning_accuracy,
-    summarize,
 )
-from .spread import NO_VALUE, Spread, rounded
+from .spread import NO_VALUE, Spread
 
 __all__ = [
     "NO_VALUE",
@@ -27,6 +26,4 @@ __all__ = [
     "evaluation_sums",
     "forward_transfer",
     "learning_accuracy",
-    "rounded",
-    "summarize",
 ]

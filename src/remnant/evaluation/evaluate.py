@@ -25,6 +25,7 @@ class Examples(Protocol):
 
 Logits = Callable[[Tensor, int], Tensor]  # (x, task) → scores (N, classes); a `Network` is one
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, y) → the mean over these examples, as F.cross_entropy
+Tasks = Iterable[Examples] | Mapping[int, Examples]  # the examples of tasks 0, 1, …, or task → examples
 Device = torch.device | str
 
 
@@ -62,7 +63,7 @@ class PendingEvaluation:
 
 def evaluate(
     logits: Logits,
-    examples: Iterable[Examples] | Mapping[int, Examples],
+    examples: Tasks,
     *,
     batch_size: int = 64,
     loss: Loss | None = None,
@@ -85,7 +86,7 @@ def evaluate(
 @torch.no_grad()
 def evaluation_sums(
     logits: Logits,
-    examples: Iterable[Examples] | Mapping[int, Examples],
+    examples: Tasks,
     batch_size: int,
     loss: Loss | None = None,
     device: Device | None = None,
@@ -93,8 +94,7 @@ def evaluation_sums(
 ) -> tuple[Tensor, list[int]]:
     """The correct answers and the summed loss of each task on the device, (tasks, 1 or 2), and the number of examples.
 
-    A CUDA graph can capture this if it can capture `logits` and `loss`, the examples are on the device, and there is no
-    generator.
+    A CUDA graph can capture this if the examples are on the device and there is no generator.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, not {batch_size}.")
@@ -108,27 +108,32 @@ def evaluation_sums(
                 raise ValueError(f"Task {task}: y must hold one label per input, got {shapes}.")
             if len(x) == 0:
                 raise ValueError(f"Task {task} has no examples to evaluate on.")
+            if generator is not None:
+                order = torch.randperm(len(x), generator=generator, device=generator.device)
+                x, y = x[_moved(order, x.device)], y[_moved(order, y.device)]
             sizes.append(len(x))
-            batches = _batches(x, y, batch_size, generator)
-            sums.append(_sums(logits, task, batches, loss, device if device is not None else x.device))
+            sums.append(_task_sums(logits, task, x, y, batch_size, loss, x.device if device is None else device))
     if not sums:
         raise ValueError("Nothing to evaluate: no examples were given.")
     return torch.stack(sums), sizes
 
 
-def _sums(
-    logits: Logits, task: int, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss | None, device: Device
+def _task_sums(
+    logits: Logits, task: int, x: Tensor, y: Tensor, batch_size: int, loss: Loss | None, device: Device
 ) -> Tensor:
     sums = torch.zeros(1 if loss is None else 2, dtype=torch.float64, device=device)  # counts are exact in float64
+    whole, rest = divmod(len(x), batch_size)
+    sizes = [batch_size] * whole + [rest] * (rest > 0)
+    if whole and rest == 1:  # a single last example joins the batch before: a batch of one has no statistics
+        sizes[-2:] = [batch_size + 1]
     scored: list[tuple[Tensor, Tensor]] = []
     kept = 0
-    for inputs, labels in batches:
-        x, y = _moved(inputs, device), _moved(labels, device)
-        scores = logits(x, task)
-        if scores.ndim != 2 or len(scores) != len(y):
+    for batch, labels in zip(x.split(sizes), _moved(y, device).split(sizes), strict=True):
+        scores = logits(_moved(batch, device), task)
+        if scores.ndim != 2 or len(scores) != len(labels):
             shape = tuple(scores.shape)
-            raise ValueError(f"Task {task}: {len(y)} inputs gave logits of shape {shape}, not (N, classes).")
-        scored.append((scores, y))
+            raise ValueError(f"Task {task}: {len(labels)} inputs gave logits of shape {shape}, not (N, classes).")
+        scored.append((scores, labels))
         kept += scores.numel()
         if kept >= LOGITS_AT_ONCE:
             _count(scored, loss, sums)
@@ -145,20 +150,6 @@ def _count(scored: list[tuple[Tensor, Tensor]], loss: Loss | None, sums: Tensor)
     sums[0] += ((predicted == y) & ~best.isnan()).sum()
     if loss is not None:
         sums[1] += loss(scores, y) * len(y)
-
-
-def _batches(
-    x: Tensor, y: Tensor, batch_size: int, generator: torch.Generator | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    starts = list(range(0, len(x), batch_size))
-    if len(starts) > 1 and len(x) - starts[-1] == 1:
-        starts.pop()  # a single last example joins the batch before: a batch of one has no statistics
-    if generator is not None:
-        order = torch.randperm(len(x), generator=generator, device=generator.device)
-        order_x, order_y = _moved(order, x.device), _moved(order, y.device)
-    for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
-        rows = slice(start, end)
-        yield (x[rows], y[rows]) if generator is None else (x[order_x[rows]], y[order_y[rows]])
 
 
 def _moved(tensor: Tensor, device: Device) -> Tensor:

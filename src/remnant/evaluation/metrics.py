@@ -1,16 +1,96 @@
-"""Metrics of an accuracy matrix R, each defined once.
+"""The accuracy matrix R of a stream, and its metrics.
 
-Each metric describes the state after learning task `after`, by default the last learned task. In the formulas T is the
-number of tasks learned by then and tasks count from 1, as in the paper. A metric is NaN where it is not defined (a
-comparison of tasks after only one) or needs an accuracy that was not measured. It is never a mean over fewer tasks.
+R[t, i] is the accuracy on task i after learning task t, as a fraction in [0, 1]. Each metric describes the state after
+learning task `after`, by default the last learned task. In the formulas T is the number of tasks learned by then and
+tasks count from 1, as in the paper. A metric is NaN where it is not defined (a comparison of tasks after only one) or
+needs an accuracy that was not measured. It is never a mean over fewer tasks.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from .accuracy_matrix import AccuracyMatrix
+
+class AccuracyMatrix:
+    """The accuracy matrix of a stream; each learned task adds a row.
+
+    Tasks count from 0. Unknown entries are NaN: rows of tasks that are not learned yet, and tasks that a row leaves out.
+
+    Args:
+        tasks: the number of tasks in the stream.
+        rows: the rows of the tasks that are already learned; `learned` counts them.
+
+    Example:
+        >>> matrix = AccuracyMatrix(2, [[0.9], [0.8, 0.7]])
+        >>> matrix[1, 0]
+        0.8
+    """
+
+    def __init__(self, tasks: int, rows: Iterable[ArrayLike] = ()) -> None:
+        if tasks < 1:
+            raise ValueError(f"An accuracy matrix needs at least one task, not {tasks}.")
+        self.tasks, self.learned = tasks, 0
+        self._values = np.full((tasks, tasks), np.nan)
+        for row in rows:
+            self.append(row)
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """A copy of the whole matrix, tasks × tasks."""
+        return self._values.copy()
+
+    def __getitem__(self, entry: tuple[int, int]) -> float:
+        return float(self._values[entry])
+
+    def append(self, accuracies: ArrayLike) -> None:
+        """Adds the row of the task just learned: the accuracies on tasks 0, 1, … Missing tasks at the end are NaN."""
+        row, task = np.asarray(accuracies, dtype=np.float64), self.learned
+        if task == self.tasks:
+            raise ValueError(f"All {self.tasks} tasks already have their row.")
+        if row.ndim != 1 or not task < row.size <= self.tasks:
+            needs = f"needs {task + 1} to {self.tasks} accuracies"
+            raise ValueError(f"The row after task {task} {needs}, got an array of shape {row.shape}.")
+        if ((row < 0) | (row > 1)).any():
+            raise ValueError(f"Accuracies are fractions in [0, 1], not per cent; got {row.tolist()}.")
+        self._values[task, : row.size] = row
+        self.learned += 1
+
+    def to_csv(self) -> str:
+        """One line per learned task, with every digit, so that `from_csv` restores the exact matrix. NaN is an empty cell."""
+        rows = [["after", *map(str, range(self.tasks))]]
+        for task, row in enumerate(self._values[: self.learned].tolist()):
+            rows.append([str(task), *("" if np.isnan(accuracy) else repr(accuracy) for accuracy in row)])
+        return "".join(",".join(row) + "\n" for row in rows)
+
+    @classmethod
+    def from_csv(cls, text: str) -> AccuracyMatrix:
+        """Reads the text that `to_csv` wrote."""
+        header, *lines = [line.split(",") for line in text.splitlines()] or [[""]]
+        matrix = cls(max(1, len(header) - 1))
+        if header != ["after", *map(str, range(matrix.tasks))]:
+            raise ValueError(f"Not an accuracy matrix: the first line must be 'after,0,1,…', not {','.join(header)!r}.")
+        for task, (number, *cells) in enumerate(lines):
+            if number != str(task):
+                raise ValueError("Not an accuracy matrix: each line must begin with its task, 0, 1, … in order.")
+            if len(cells) != matrix.tasks:
+                raise ValueError(f"After task {task}: {len(cells)} accuracies for {matrix.tasks} tasks.")
+            try:
+                row = [float(cell) if cell else np.nan for cell in cells]
+            except ValueError as error:
+                raise ValueError(f"After task {task}: {error}.") from None
+            matrix.append(row)
+        return matrix
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AccuracyMatrix) and (
+            self.learned == other.learned and np.array_equal(self._values, other._values, equal_nan=True)
+        )
+
+    def __repr__(self) -> str:
+        return f"<AccuracyMatrix: {self.learned} of {self.tasks} tasks learned>"
 
 
 def average_accuracy(matrix: AccuracyMatrix, after: int | None = None) -> float:
@@ -61,25 +141,11 @@ def forward_transfer(matrix: AccuracyMatrix, baseline: Sequence[float], after: i
     return _mean(R.diagonal(1) - b[1 : len(R)])
 
 
-def summarize(
-    matrix: AccuracyMatrix, after: int | None = None, *, baseline: Sequence[float] | None = None
-) -> dict[str, float]:
-    """All metrics by name; forward transfer ("fwt") only with a baseline."""
-    metrics = {
-        "acc": average_accuracy(matrix, after),
-        "bwt": backward_transfer(matrix, after),
-        "forgetting": average_forgetting(matrix, after),
-        "learning_accuracy": learning_accuracy(matrix, after),
-    }
-    return metrics if baseline is None else {**metrics, "fwt": forward_transfer(matrix, baseline, after)}
-
-
 def _learned_square(matrix: AccuracyMatrix, after: int | None) -> NDArray[np.float64]:
     """The T×T corner of R with the tasks learned by the end of task `after`."""
     if matrix.learned == 0:
         raise ValueError("No task is learned yet: the accuracy matrix is empty.")
-    if after is None:
-        after = matrix.learned - 1
+    after = matrix.learned - 1 if after is None else after
     if not 0 <= after < matrix.learned:
         raise IndexError(f"No row after task {after}: {matrix.learned} of {matrix.tasks} tasks are learned.")
     return matrix.values[: after + 1, : after + 1]

@@ -12,13 +12,10 @@ NO_VALUE = "–"
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation of `n` values.
+    """Mean and sample standard deviation of `n` values. `mean` is None without values, `sd` without two of them.
 
-    `mean` is None without values, `sd` is None without two of them.
-
-    Example:
-        >>> Spread.of([0.71, 0.73], scale=100).text(2)
-        '72.00 ± 1.41'
+    >>> Spread.of([0.71, 0.73], scale=100).text(2)
+    '72.00 ± 1.41'
     """
 
     mean: float | None = None
@@ -37,10 +34,5 @@ class Spread:
         """`72.00 ± 1.41`, `72.00` for one value, a dash for none. `sign="+"` marks positive means."""
         if self.mean is None:
             return NO_VALUE
-        mean = rounded(self.mean, places, sign)
-        return mean if self.sd is None else f"{mean} ± {rounded(self.sd, places)}"
-
-
-def rounded(value: float, places: int, sign: str = "-") -> str:
-    """The number with so many decimal places, and never a negative zero."""
-    return f"{round(value, places) + 0.0:{sign}.{places}f}"
+        mean = f"{round(self.mean, places) + 0.0:{sign}.{places}f}"  # never a negative zero
+        return mean if self.sd is None else f"{mean} ± {self.sd:.{places}f}"

@@ -9,7 +9,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
-from remnant.evaluation import NO_VALUE, Spread, rounded
+from remnant.evaluation import Spread
 from remnant.options import OptionError
 from remnant.suggest import did_you_mean
 
@@ -130,9 +130,7 @@ def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
             line[column] = found.ours[column].text(PLACES[column]) if found.seeds else NOT_RUN
             line[f"{column} (paper)"] = found.paper[column].text(PAPER_PLACES[column])
             if column != "seconds":
-                difference = found.difference(column)
-                text = NO_VALUE if difference is None else rounded(difference, PLACES[column], "+")
-                line[f"{column} (difference)"] = text
+                line[f"{column} (difference)"] = Spread(found.difference(column)).text(PLACES[column], "+")
         lines.append(line)
     return lines
 
