@@ -13,7 +13,7 @@ from remnant.accelerated.manual_backward import ManualBackwardSteps
 from remnant.data import Split
 from remnant.methods import METHODS
 from remnant.models import Network, build
-from remnant.training.steps import EagerSteps
+from remnant.training import EagerSteps
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from reference import Reference

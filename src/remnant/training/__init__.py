@@ -1,11 +1,8 @@
 """The training loop: epochs, learning rate and early stopping. It knows methods and tensors, but no bases and no files."""
 
-from .cooperative import Blocking, Work, run_to_completion
-from .random import RandomState
-from .schedule import Schedule, TrainingState
-from .steps import EagerSteps, Executor, Steps
-from .trainer import EpochDone, Trainer
-from .validation import Validation, evaluate_method
+from .cooperative import Blocking, RandomState, Work, run_to_completion
+from .executor import EagerSteps, Executor, Steps, Validation, evaluate_method
+from .trainer import EpochDone, Schedule, Trainer, TrainingState
 
 __all__ = [
     "Blocking",

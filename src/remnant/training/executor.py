@@ -1,12 +1,14 @@
-"""Evaluation of a method while other runs use the same device."""
+"""Takes a method's steps and evaluates it, in the plain way that works everywhere. `remnant.accelerated` does it faster."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from remnant.data import Split
 from remnant.evaluation import Evaluation, Loss, PendingEvaluation, evaluation_sums
@@ -14,10 +16,40 @@ from remnant.methods import Method
 
 from .cooperative import Work
 
+STEPS_PER_TURN = 200  # steps before other runs may continue
 
-def evaluate_method(method: Method, splits: Mapping[int, Split], batch: int) -> Work[Evaluation]:
-    """Evaluates a method on the test sets of several tasks."""
-    return (yield from _evaluate(method, _shuffled(method, splits), batch, None))
+
+class Steps(ABC):
+    """The steps of one task. An epoch has `count` of them; after it `loss` is the sum of the batches' losses."""
+
+    def __init__(self, method: Method, train: Split, batch: int) -> None:
+        self.method, self.train, self.batch = method, train, batch
+        self.x, self.y = train.x, train.y
+        rows = len(train)
+        # A last batch of one row is left out, because it has no statistics to normalise by. Which row that is changes.
+        self.rows = rows - 1 if rows % batch == 1 and batch > 1 and rows > 1 else rows
+        self.whole_batches, self.tail = divmod(self.rows, batch)  # tail: the rows of a last, smaller batch
+        self.count = self.whole_batches + bool(self.tail)
+        self.loss = torch.zeros((), device=method.device)
+
+    @abstractmethod
+    def epoch(self) -> Work[None]:
+        """Takes one epoch's steps in a new random order."""
+
+    def new_order(self) -> Tensor:
+        """The rows of the next epoch, in the order in which the method sees them."""
+        return self.method.order(self.train, self.batch)[: self.rows]
+
+
+class EagerSteps(Steps):
+    """Calls `Method.step` for each batch."""
+
+    def epoch(self) -> Work[None]:
+        self.loss.zero_()
+        for count, part in enumerate(self.new_order().split(self.batch), start=1):
+            self.loss += self.method.step(self.x[part], self.y[part])
+            if count % STEPS_PER_TURN == 0:
+                yield None
 
 
 class Validation:
@@ -38,11 +70,31 @@ class Validation:
         self.method.network.eval()
         measured = yield from self.evaluate()
         assert measured.loss is not None
-        loss, accuracy = (float(np.average(each, weights=self.sizes)) for each in (measured.loss, measured.accuracy))
-        return loss, accuracy
+        mean_loss, accuracy = (np.average(each, weights=self.sizes) for each in (measured.loss, measured.accuracy))
+        return float(mean_loss), float(accuracy)
 
     def evaluate(self) -> Work[Evaluation]:
         return (yield from _evaluate(self.method, self.splits.items(), self.batch, F.cross_entropy))
+
+
+class Executor:
+    """How a trainer takes steps and validates: here plainly. A subclass may do the same work faster."""
+
+    fallback: str | None = None  # why a subclass works slower than it could
+
+    def steps(self, method: Method, train: Split, batch: int) -> Work[Steps]:
+        """Prepares the steps of a task."""
+        yield from ()
+        return EagerSteps(method, train, batch)
+
+    def validation(self, method: Method, splits: Mapping[int, Split], batch: int) -> Validation:
+        """Prepares the validation of a task. The trainer calls this after `steps`."""
+        return Validation(method, splits, batch)
+
+
+def evaluate_method(method: Method, splits: Mapping[int, Split], batch: int) -> Work[Evaluation]:
+    """Evaluates a method on the test sets of several tasks."""
+    return (yield from _evaluate(method, _shuffled(method, splits), batch, None))
 
 
 def _shuffled(method: Method, splits: Mapping[int, Split]) -> Iterator[tuple[int, Split]]:
