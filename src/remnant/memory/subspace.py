@@ -172,21 +172,24 @@ class Subspace:
         return count
 
     def copy(self) -> Self:
+        """Returns an independent copy."""
         twin = type(self)(self.capacity)
         # Stored tensors are never changed in place, so the copy may share them.
         twin._stored, twin._is_complement, twin._weights = self._stored, self._is_complement, self._weights
         return twin
 
     def to(self, device: torch.device) -> None:
+        """Moves the stored directions to a device."""
         self._stored = self._stored.to(device)
         self._weights = None if self._weights is None else self._weights.to(device)
 
     def state(self) -> dict[str, Tensor]:
-        """One tensor named after its form, and the weights if there are any."""
+        """Returns the stored directions, named after their form, and their weights if there are any."""
         state = {"complement" if self._is_complement else "basis": self._stored}
         return state if self._weights is None else {**state, "weights": self._weights}
 
     def load(self, state: dict[str, Tensor]) -> None:
+        """Replaces the directions by those of a `state`."""
         complement = "complement" in state
         stored = state["complement" if complement else "basis"]
         if stored.ndim != 2 or stored.shape[0] != self.capacity or stored.shape[1] > self.capacity:
