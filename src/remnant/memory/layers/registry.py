@@ -153,6 +153,7 @@ def views_of(layer: nn.Module) -> list[LayerView] | None:
 
 
 def has_rule(layer: nn.Module) -> bool:
+    """Whether the layer's type has a rule."""
     return _rule_of(layer) is not None
 
 
