@@ -5,7 +5,7 @@ from shlex import quote
 
 import torch
 
-from remnant.data import built_in
+from remnant.data import BUILT_IN
 from remnant.evaluation import Spread
 from remnant.memory import GPM
 from remnant.models import build
@@ -77,7 +77,7 @@ def _padded(cells: Sequence[Cell], length: int) -> list[Cell]:
 
 def capacities(variant: Variant) -> dict[str, int]:
     """The capacity n of each protected layer, in the order in which they run; empty for a stream we do not know."""
-    stream = built_in(variant.benchmark)
+    stream = BUILT_IN.get(variant.benchmark)
     network = dict(variant.settings.get("network", {}))
     if stream is None or "name" not in network:
         return {}

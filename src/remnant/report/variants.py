@@ -196,16 +196,14 @@ def _as_typed(path: str) -> str:
     return path.replace("options.", "", 1) if path.startswith(("options.", "no options.")) else path
 
 
-def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in content.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, bool):
-            yield f"{prefix}{key}", str(value).lower()
         else:
-            yield f"{prefix}{key}", str(value) if isinstance(value, list) else value
+            yield f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def flat_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The settings as pairs of key and value, in the form that `--set` takes."""
-    return [(_as_typed(path), str(value)) for path, value in _flatten(settings)]
+    return [(_as_typed(path), value) for path, value in _flatten(settings)]

@@ -134,14 +134,14 @@ def draw_curves(data: Mapping[str, Any]) -> Figure:
 def rank_growth(variant: Variant) -> Drawing | None:
     """The rank of each layer's basis relative to its capacity, after each task."""
     capacity = capacities(variant)
-    layers = []
+    layers: list[dict[str, Any]] = []
     for layer, added in mean_ranks(variant).items():
-        if layer in capacity:
+        if layer in capacity and added:
             shares = [100 * rank / capacity[layer] for rank in accumulate(k.mean or 0.0 for k in added)]
             layers.append({"layer": layer, "capacity": capacity[layer], "share": shares})
     if not layers:
         return None
-    ends = ", ".join(f"{each['layer']} {_last_share(each):.0f} % of {each['capacity']}" for each in layers)
+    ends = ", ".join(f"{each['layer']} {each['share'][-1]:.0f} % of {each['capacity']}" for each in layers)
     return Drawing(
         f"ranks-{variant.slug}",
         f"{benchmark_title(variant.benchmark)}: how full the memory of {method_title(variant.method)} gets",
@@ -151,15 +151,11 @@ def rank_growth(variant: Variant) -> Drawing | None:
     )
 
 
-def _last_share(layer: Mapping[str, Any]) -> float:
-    return float(layer["share"][-1]) if layer["share"] else 0.0
-
-
 def draw_rank_growth(data: Mapping[str, Any]) -> Figure:
     figure, axes = canvas()
     layers = shown = data["layers"]
     if len(layers) > MOST_LAYERS:
-        ordered = sorted(layers, key=_last_share)
+        ordered = sorted(layers, key=lambda layer: layer["share"][-1])
         shown = sorted([*ordered[:3], *ordered[-4:]], key=layers.index)
         columns = list(zip(*(layer["share"] for layer in layers), strict=False))
         band = {"color": INK, "alpha": 0.12, "linewidth": 0, "label": f"all {len(layers)} layers"}
