@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from originals import REAL_ROOT, Arrays, blank
 
-from remnant.data import five_datasets, incremental, permuted, split
+from remnant.data import class_groups, permuted
 from remnant.data.sets import sources
 from remnant.data.sets.store import Dataset, load_dataset
 
@@ -61,7 +61,7 @@ def fake_sets(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Datase
     def use(**given: Arrays) -> dict[str, Dataset]:
         for name, arrays in given.items():
             made[name] = Dataset(name, arrays, arrays["train_images"].shape[1:])
-        for module in (five_datasets, incremental, permuted, split):
+        for module in (class_groups, permuted):
             monkeypatch.setattr(module, "load_dataset", load)
         return made
 

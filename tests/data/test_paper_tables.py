@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from remnant.data import Stream, datasets_of, load_stream
+from remnant.data import BUILT_IN, Stream, load_stream
 
 # tasks, input, classes/task, train, valid, test (appendix, Table "Dataset Statistics"; the superclass and Tiny rows follow
 # from their 500 images per class in the same way).
@@ -60,7 +60,7 @@ def test_table_of_five_datasets(fake_sets: Callable[..., object]) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_table_of_dataset_statistics_on_real_data(name: str, real: Callable[..., None]) -> None:
-    real(*datasets_of(name))
+    real(*BUILT_IN[name].datasets)
     stream = load_stream(name, seed=1)
     check(stream)
     task = stream[len(stream) - 1]
@@ -69,7 +69,7 @@ def test_table_of_dataset_statistics_on_real_data(name: str, real: Callable[...,
 
 
 def test_table_of_five_datasets_on_real_data(real: Callable[..., None]) -> None:
-    real(*datasets_of("five-datasets"))
+    real(*BUILT_IN["five-datasets"].datasets)
     stream = load_stream("five-datasets", seed=1)
     found = {t.name: (len(t.train), len(t.valid), len(t.test)) for t in stream}
     # The readable small notMNIST has two training images fewer than the edition the paper used.
@@ -83,14 +83,14 @@ def test_table_of_five_datasets_on_real_data(real: Callable[..., None]) -> None:
     [("pmnist", 0.01), ("split-cifar100", 0.15), ("permuted-fashion", 0.01), ("split-tinyimagenet", 0.4)],
 )
 def test_real_pixels_come_out_normalised(name: str, tolerance: float, real: Callable[..., None]) -> None:
-    real(*datasets_of(name))
+    real(*BUILT_IN[name].datasets)
     x = load_stream(name)[0].train.x
     assert abs(float(x.mean())) < tolerance
     assert abs(float(x.std()) - 1) < tolerance
 
 
 def test_every_set_of_the_five_comes_out_normalised(real: Callable[..., None]) -> None:
-    real(*datasets_of("five-datasets"))
+    real(*BUILT_IN["five-datasets"].datasets)
     for task in load_stream("five-datasets"):
         x = task.valid.x
         assert x.shape[1:] == (3, 32, 32)

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from originals import REAL_ROOT, digits_like
 
-from remnant.data import BENCHMARKS, DATASETS, DataError, Split, built_in, datasets_of, load_stream
+from remnant.data import BENCHMARKS, BUILT_IN, DATASETS, DataError, Split, load_stream
+from remnant.data.class_groups import SUPERCLASS_ORDERS
 from remnant.data.permuted import pmnist, rotation
-from remnant.data.split import SUPERCLASS_ORDERS
 from remnant.data.task_builder import CIFAR, normalise
 from remnant.errors import UserError
 from remnant.options import options_of
@@ -56,16 +56,15 @@ def test_the_built_in_streams_are_those_promised() -> None:
     }
     for name, function in BENCHMARKS.items():
         assert (function.__doc__ or "").splitlines()[0].endswith("."), name
-        assert datasets_of(name), name
-        assert set(datasets_of(name)) <= set(DATASETS)
+        assert BUILT_IN[name].datasets, name
+        assert set(BUILT_IN[name].datasets) <= set(DATASETS)
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_shapes_known_without_data_are_those_of_the_stream(name: str, fake_sets: Callable[..., object]) -> None:
     pytest.importorskip("sklearn")
     fake_sets()
-    known, stream = built_in(name), load_stream(name)
-    assert known is not None
+    known, stream = BUILT_IN[name], load_stream(name)
     assert (known.input_shape, known.head) == (stream.input_shape, stream.head)
 
 
@@ -381,7 +380,7 @@ def test_a_tensor_in_use_is_found_again_and_one_out_of_use_makes_room(
     for task in stream:
         assert task.train.x is task.train.x  # no remaking in a loop over examples
     assert stream[0].train.x is held
-    kept = [task for task in stream if task.train._x is not None]
+    kept = [task for task in stream if task.train in Split._recent]
     assert len(kept) <= 2
 
 
@@ -394,7 +393,7 @@ def test_forgotten_tensors_come_back_the_same(
     monkeypatch.setattr(Split, "budget", 0)
     for task in stream:
         assert task.test.x.shape == (10, 1, 28, 28)
-    assert stream[0].train._x is None
+    assert stream[0].train not in Split._recent
     assert torch.equal(stream[0].train.x, first)
 
 

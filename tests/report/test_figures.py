@@ -169,12 +169,11 @@ def test_capacities_are_the_papers(tmp_path: Path) -> None:
 
 
 def test_shapes_are_those_of_the_streams() -> None:
-    from remnant.data import BENCHMARKS, built_in, load_stream
+    from remnant.data import BENCHMARKS, BUILT_IN, load_stream
 
-    assert all(built_in(name) for name in BENCHMARKS)
+    assert set(BUILT_IN) == set(BENCHMARKS)
     for name in ("permuted-digits", "digits-incremental"):
-        stream, declared = load_stream(name), built_in(name)
-        assert declared is not None
+        stream, declared = load_stream(name), BUILT_IN[name]
         assert (declared.input_shape, declared.head) == (stream.input_shape, stream.head)
 
 

@@ -40,11 +40,12 @@ def list_benchmarks() -> None:
 
     Example: remnant list benchmarks
     """
-    from remnant.data import BENCHMARKS, datasets_of, is_ready
+    from remnant.data import BENCHMARKS, BUILT_IN, is_ready
 
     rows = []
     for name, summary in _summaries(BENCHMARKS):
-        missing = ", ".join(dataset for dataset in datasets_of(name) if not is_ready(dataset))
+        datasets = BUILT_IN[name].datasets if name in BUILT_IN else ()
+        missing = ", ".join(dataset for dataset in datasets if not is_ready(dataset))
         rows.append({"benchmark": name, "data": f"needs {missing}" if missing else "ready", "what it is": summary})
     _print(rows)
 

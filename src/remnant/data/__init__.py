@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from remnant.lazy import lazy_exports
 
 from .errors import DataError, MissingDataError, MissingExtraError
-from .sets.download import fetch
-from .sets.prepare import add
+from .sets.prepare import add, fetch
 from .sets.store import DATASETS, Dataset, Status, data_root, is_ready, load_dataset, status
 
 __all__ = [
     "BENCHMARKS",
+    "BUILT_IN",
     "DATASETS",
     "DataError",
     "Dataset",
@@ -27,9 +27,7 @@ __all__ = [
     "Stream",
     "Task",
     "add",
-    "built_in",
     "data_root",
-    "datasets_of",
     "fetch",
     "is_ready",
     "load_dataset",
@@ -38,15 +36,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .registry import BENCHMARKS, built_in, datasets_of, load_stream
-    from .stream import Stream
-    from .task import Split, Task
+    from .benchmarks import BENCHMARKS, BUILT_IN, load_stream
+    from .stream import Split, Stream, Task
 else:  # these import torch
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        {
-            **dict.fromkeys(("BENCHMARKS", "built_in", "datasets_of", "load_stream"), ".registry"),
-            **dict.fromkeys(("Split", "Task"), ".task"),
-            "Stream": ".stream",
-        },
+        dict.fromkeys(("BENCHMARKS", "BUILT_IN", "load_stream"), ".benchmarks")
+        | dict.fromkeys(("Split", "Stream", "Task"), ".stream"),
     )

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from .errors import DataError
-from .sets.readers.images import class_folders, decode, is_image
-from .stream import Head, Stream
-from .task import Split, Task
+from .sets.image_formats import class_folders, decode
+from .stream import Head, Split, Stream, Task
 from .task_builder import channels_first, hold_out, normalise
 
 Size = tuple[int, int] | None  # height, width
-Classes = dict[str, list[Path]]  # class → its images
 
 
 def from_folder(path: str | PathLike[str], head: Head, size: Size, valid: float, name: str | None, seed: int) -> Stream:
@@ -43,21 +41,18 @@ def from_folder(path: str | PathLike[str], head: Head, size: Size, valid: float,
     return Stream(name or root.name, tuple(tasks), head, shape, sizes, seed)
 
 
-def _classes_by_part(folder: Path) -> dict[str, Classes]:
-    """The classes in the train, valid and test folders of a task, checked."""
-    parts = {part: _classes(folder / part) for part in ("train", "valid", "test")}
-    for part in ("train", "test"):
-        if not parts[part]:
-            raise DataError(f"{folder / part} has no folders of images, one per class.")
-    for part in ("valid", "test"):
+def _classes_by_part(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """Part → class → its images, for the train, valid and test folders of a task."""
+    parts = {}
+    for part in ("train", "valid", "test"):
+        under = folder / part
+        names = sorted(p.relative_to(under).as_posix() for p in under.rglob("*") if p.is_file())
+        parts[part] = {name: [under / file for file in files] for name, files in class_folders(names).items()}
+        if not parts[part] and part != "valid":
+            raise DataError(f"{under} has no folders of images, one per class.")
         if unknown := sorted(parts[part].keys() - parts["train"].keys()):
-            raise DataError(f"{folder / part} has the class '{unknown[0]}', which {folder / 'train'} does not have.")
+            raise DataError(f"{under} has the class '{unknown[0]}', which {folder / 'train'} does not have.")
     return parts
-
-
-def _classes(folder: Path) -> Classes:
-    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and is_image(p.name))
-    return {name: [folder / file for file in files] for name, files in class_folders(names).items()}
 
 
 def _split(images: list[tuple[Path, int]], shape: tuple[int, int, int], size: Size) -> Split:

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from .errors import DataError
-from .stream import Head, Stream
-from .task import CPU, Split, Task
+from .stream import CPU, Head, Split, Stream, Task
 from .task_builder import Rows, generator, held_out_count
 
 ArrayLike = Tensor | NDArray[Any]

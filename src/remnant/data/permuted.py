@@ -1,18 +1,19 @@
 """Streams that show the same images in every task with their pixels moved: permuted or rotated."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from remnant.options import Share, number, whole
 
 from .sets.store import Dataset, load_dataset
-from .stream import Stream
-from .task import Task
+from .stream import Stream, Task
 from .task_builder import Transform, generator, held_out_count, make_task, normalise, standardise
 
 Move = Callable[[Tensor], Tensor]  # N×1×H×W → N×1×H×W
@@ -52,11 +53,11 @@ def _permuted(name: str, seed: int, tasks: int, valid: float, transform: Transfo
     dataset = load_dataset(name)
     pixels = math.prod(dataset.input_shape)
     orders = [generator(seed, "permutation", t).permutation(pixels) for t in range(tasks)]
-    moves = [(f"permutation {t}", permutation(torch.from_numpy(order))) for t, order in enumerate(orders, 1)]
+    moves = [(f"permutation {t}", partial(permuted, order=order)) for t, order in enumerate(orders, 1)]
     return _moved(dataset, moves, valid, transform)
 
 
-def _moved(dataset: Dataset, moves: list[tuple[str, Move]], valid: float, transform: Transform) -> Stream:
+def _moved(dataset: Dataset, moves: Sequence[tuple[str, Move]], valid: float, transform: Transform) -> Stream:
     """One single-head task per move. All share the same rows of stored bytes; the first rows are the validation set."""
     count = len(dataset.labels("train"))
     held = held_out_count(count, valid)
@@ -68,16 +69,12 @@ def _moved(dataset: Dataset, moves: list[tuple[str, Move]], valid: float, transf
     return Stream(dataset.name, tuple(task(*move) for move in moves), "single", dataset.input_shape, (10,))
 
 
-def permutation(order: Tensor) -> Move:
+def permuted(x: Tensor, order: NDArray[np.int64]) -> Tensor:
     """Pixel i of the new image is pixel order[i] of the old one."""
-
-    def move(x: Tensor) -> Tensor:
-        flat = x.flatten(1)
-        if x.device.type == "cpu":  # numpy gathers bytes three times as fast
-            return torch.from_numpy(flat.numpy().take(order.numpy(), axis=1)).view_as(x)
-        return flat.index_select(1, order.to(x.device)).view_as(x)
-
-    return move
+    flat = x.flatten(1)
+    if x.device.type == "cpu":  # numpy gathers bytes three times as fast
+        return torch.from_numpy(flat.numpy().take(order, axis=1)).view_as(x)
+    return flat.index_select(1, torch.from_numpy(order).to(x.device)).view_as(x)
 
 
 def rotation(side: int, degrees: float) -> Move:

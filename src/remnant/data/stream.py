@@ -1,19 +1,118 @@
-"""A stream: tasks in the order in which they are learned."""
+"""A stream is a sequence of tasks, and a task has three splits. Their tensors are made on first use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor
 
 from .errors import DataError
-from .task import Task
 
 if TYPE_CHECKING:
     from .own import Pair, TorchExamples
 
+Device = torch.device | str
 Head = Literal["single", "multi"]
+
+CPU = torch.device("cpu")
+
+
+class Split:
+    """Examples `x` (N×…) and their labels `y` (N, int64), both made on first use.
+
+    Splits keep at most `budget` bytes of examples in memory together; beyond that, the one used longest ago drops its
+    examples and makes them again on the next use. So ten permutations of a dataset do not become ten copies of it.
+
+    Example:
+        >>> split = Split.of(torch.rand(5, 3), torch.tensor([0, 1, 0, 1, 1]))
+        >>> len(split), split.x.shape
+        (5, torch.Size([5, 3]))
+    """
+
+    budget: ClassVar[int] = 256 * 2**20
+    _recent: ClassVar[WeakKeyDictionary[Split, Tensor]] = WeakKeyDictionary()  # the examples in memory, last used last
+
+    def __init__(self, size: int, x: Callable[[torch.device], Tensor], y: Callable[[], Tensor]) -> None:
+        self._size, self._make_x, self._make_y = size, x, y
+        self._find_x: Callable[[], Tensor | None] = lambda: None  # the examples, as long as somebody uses them
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> Split:
+        """A split of two tensors, which it never drops."""
+        made = cls(len(y), x.to, lambda: y)
+        made._find_x = lambda: x
+        return made
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"Split({self._size:,} examples)"
+
+    @property
+    def x(self) -> Tensor:
+        x = self._find_x()
+        if x is None:
+            x = self._make_x(CPU)
+            self._find_x = ref(x)
+        if isinstance(self._find_x, ref):  # otherwise the tensor was given and cannot be made again
+            Split._recent.pop(self, None)
+            Split._recent[self] = x
+            excess = sum(tensor.nbytes for tensor in Split._recent.values()) - Split.budget
+            for split in list(Split._recent)[:-1]:
+                if excess > 0:
+                    excess -= Split._recent.pop(split).nbytes
+        return x
+
+    @cached_property
+    def y(self) -> Tensor:
+        return self._make_y()
+
+    def to(self, device: Device) -> Split:
+        """The same split on `device`. Stored bytes are copied there first and become floats there.
+
+        On a GPU, images are stored channels-last, the format that convolutions read there.
+        """
+        target, x = torch.device(device), self._find_x()
+        x = x.to(target) if x is not None else self._make_x(target)
+        if target.type == "cuda" and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return Split.of(x, self.y.to(target))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task of a stream.
+
+    Attributes:
+        classes: the number of classes.
+        train, valid, test: the splits; `valid` may be empty. Labels count from 0 in a multi-head stream and number the
+            outputs of the one head in a single-head stream.
+        labels: the numbers that the classes have in the original dataset.
+
+    Example:
+        >>> digits = Split.of(torch.rand(4, 64), torch.tensor([0, 1, 0, 1]))
+        >>> task = Task("zeros and ones", 2, train=digits, valid=digits, test=digits)
+        >>> task.to("cpu").train
+        Split(4 examples)
+    """
+
+    name: str
+    classes: int
+    train: Split
+    valid: Split
+    test: Split
+    labels: tuple[int, ...] = ()
+
+    def to(self, device: Device) -> Task:
+        """The same task with all its tensors on `device`."""
+        return replace(self, train=self.train.to(device), valid=self.valid.to(device), test=self.test.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +127,6 @@ class Stream(Sequence[Task]):
         seed, options: what it was made from.
 
     Example:
-        >>> import torch
         >>> pairs = [(torch.rand(20, 8), torch.arange(20) % 2) for _ in range(3)]
         >>> stream = Stream.from_arrays(pairs, test=0.2)
         >>> [task.name for task in stream], stream.head_sizes
@@ -44,20 +142,17 @@ class Stream(Sequence[Task]):
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "options", dict(self.options))
         if self.head not in ("single", "multi"):
             raise DataError(f"head={self.head!r}: a stream's head is 'single' or 'multi'.")
         if not self.tasks:
             raise DataError(f"Stream '{self.name}' has no tasks.")
-        wanted = 1 if self.head == "single" else len(self.tasks)
-        if len(self.head_sizes) != wanted:
-            raise DataError(
-                f"Stream '{self.name}' needs {wanted} head size(s), one per head; got {len(self.head_sizes)}."
-            )
+        heads = 1 if self.head == "single" else len(self.tasks)
+        if len(self.head_sizes) != heads:
+            raise DataError(f"Stream '{self.name}' has {heads} head(s) but {len(self.head_sizes)} head size(s).")
         for number, task in enumerate(self.tasks, 1):
             label = f"Task {number} ('{task.name}') of stream '{self.name}'"
-            for part in ("train", "test"):
-                if len(getattr(task, part)) == 0:
+            for part, split in (("train", task.train), ("test", task.test)):
+                if len(split) == 0:
                     raise DataError(f"{label} has no {part} examples.")
             if self.head == "multi" and task.classes < 2:
                 raise DataError(
@@ -72,9 +167,6 @@ class Stream(Sequence[Task]):
 
     def __len__(self) -> int:
         return len(self.tasks)
-
-    def __iter__(self) -> Iterator[Task]:
-        return iter(self.tasks)
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -111,7 +203,6 @@ class Stream(Sequence[Task]):
             seed: chooses the held-out examples.
 
         Example:
-            >>> import torch
             >>> x, y = torch.rand(20, 8), torch.arange(20) % 4
             >>> pairs = [(x[y < 2], y[y < 2]), (x[y >= 2], y[y >= 2])]
             >>> stream = Stream.from_arrays(pairs, test=0.2, valid=0.1, relabel=True)
@@ -145,9 +236,7 @@ class Stream(Sequence[Task]):
             valid, head, classes, names, name, seed: as in `from_arrays`.
 
         Example:
-            >>> import torch
-            >>> from torch.utils.data import TensorDataset
-            >>> data = TensorDataset(torch.rand(20, 8), torch.arange(20) % 2)
+            >>> data = torch.utils.data.TensorDataset(torch.rand(20, 8), torch.arange(20) % 2)
             >>> Stream.from_datasets([data, data], [data, data], valid=0.1, classes=2)[0].train
             Split(18 examples)
         """

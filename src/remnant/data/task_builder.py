@@ -1,8 +1,9 @@
 """Builds the tasks of a stream from a dataset: which rows they hold, and how bytes become tensors."""
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
@@ -11,12 +12,10 @@ from torch import Tensor
 
 from .errors import DataError
 from .sets.store import Dataset, Part
-from .stream import Head, Stream
-from .task import Split, Task
+from .stream import Split, Task
 
 Rows = NDArray[np.int64]
 Transform = Callable[[Tensor], Tensor]  # bytes N×C×H×W → float32, on the device of the bytes
-Group = tuple[str, Dataset, NDArray[np.integer], Transform]  # title, dataset, classes
 
 CIFAR = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -28,6 +27,11 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # mean a
     "miniimagenet": IMAGENET,
     "tiny_imagenet": IMAGENET,
 }
+PARTS: tuple[Part, Part, Part] = (
+    "train",
+    "train",
+    "test",
+)  # the parts of a dataset that hold train, valid and test rows
 BLOCK = 1024  # images transformed at a time on a CPU
 
 
@@ -77,21 +81,6 @@ def channels_first(images: NDArray[np.uint8], device: torch.device) -> Tensor:
     return x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
 
 
-def class_stream(name: str, head: Head, groups: Iterable[Group], valid: float, seed: int) -> Stream:
-    """A stream with one task per group of classes. With `head="multi"`, the labels of each task count from 0."""
-    groups, tasks = list(groups), []
-    for number, (title, dataset, classes, transform) in enumerate(groups):
-        train, held = hold_out(np.flatnonzero(np.isin(dataset.labels("train"), classes)), valid, seed, number)
-        test = np.flatnonzero(np.isin(dataset.labels("test"), classes))
-        outputs = np.arange(256)
-        if head == "multi":
-            outputs[classes] = np.arange(len(classes))
-        labels = tuple(int(each) for each in classes)
-        tasks.append(make_task(title, dataset, (train, held, test), transform, labels, outputs))
-    sizes = tuple(task.classes for task in tasks)
-    return Stream(name, tuple(tasks), head, groups[0][1].input_shape, sizes if head == "multi" else (sum(sizes),))
-
-
 def make_task(
     name: str,
     dataset: Dataset,
@@ -101,30 +90,26 @@ def make_task(
     outputs: Rows | None = None,
 ) -> Task:
     """The task of the given train, valid and test rows; `outputs[label]` is the network's output for a label."""
-    parts: tuple[Part, Part, Part] = ("train", "train", "test")
-    train, valid, test = (
-        _split(dataset, part, each, transform, outputs) for part, each in zip(parts, rows, strict=True)
-    )
+    train, valid, test = (_split(dataset, *each, transform, outputs) for each in zip(PARTS, rows, strict=True))
     return Task(name, len(labels), train, valid, test, labels)
 
 
 def _split(dataset: Dataset, part: Part, rows: Rows, transform: Transform, outputs: Rows | None) -> Split:
-    def x(device: torch.device) -> Tensor:
-        images, count = dataset.images(part), len(rows)
+    def make_x(device: torch.device) -> Tensor:
         # A CPU works within its cache block by block, which is twice as fast. A GPU takes all at once.
-        block = BLOCK if device.type == "cpu" else max(count, 1)
-        made: Tensor | None = None
-        for start in range(0, max(count, 1), block):
-            some = transform(channels_first(images[rows[start : start + block]], device))
-            if made is None:
-                made = some if len(some) == count else some.new_empty((count, *some.shape[1:]))
-            if made is not some:
-                made[start : start + block] = some
-        assert made is not None
-        return made
+        images, size = dataset.images(part), BLOCK if device.type == "cpu" else max(len(rows), 1)
+        starts = range(0, max(len(rows), 1), size)
+        blocks = (transform(channels_first(images[rows[start : start + size]], device)) for start in starts)
+        first = next(blocks)
+        if len(first) == len(rows):
+            return first
+        x = first.new_empty((len(rows), *first.shape[1:]))
+        for start, block in zip(starts, chain([first], blocks), strict=True):
+            x[start : start + size] = block
+        return x
 
-    def y() -> Tensor:
+    def make_y() -> Tensor:
         labels = dataset.labels(part)[rows].astype(np.int64)
         return torch.from_numpy(labels if outputs is None else outputs[labels])
 
-    return Split(len(rows), x, y)
+    return Split(len(rows), make_x, make_y)

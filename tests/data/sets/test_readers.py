@@ -14,11 +14,16 @@ from hypothesis.extra import numpy as hnp
 from originals import digits_like, idx, idx_folder, picture, write_tar, write_tree, write_zip
 
 from remnant.data import DataError
-from remnant.data.sets.readers import read_original
-from remnant.data.sets.readers.idx import parse_idx
-from remnant.data.sets.readers.pickles import read_pickle
+from remnant.data.sets.array_formats import parse_idx, read_pickle
+from remnant.data.sets.originals import Originals
+from remnant.data.sets.prepare import READERS
+from remnant.data.sets.sources import SOURCES
 
 rng = np.random.default_rng(7)
+
+
+def read_original(name: str, path: Path) -> dict[str, np.ndarray]:
+    return READERS[name](Originals(path, SOURCES[name].wanted))
 
 
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:

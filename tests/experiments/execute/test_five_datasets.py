@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from remnant.data import five_datasets
-from remnant.data.sets.sources import SOURCES
-from remnant.data.sets.store import Arrays, Dataset
+from remnant.data import class_groups
+from remnant.data.sets.sources import SOURCES, Arrays
+from remnant.data.sets.store import Dataset
 from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 
@@ -39,7 +39,7 @@ def small_set(name: str) -> Dataset:
 
 @pytest.mark.parametrize("method", SMALLER)
 def test_it_learns_one_set_after_another(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(five_datasets, "load_dataset", small_set)
+    monkeypatch.setattr(class_groups, "load_dataset", small_set)
     settings = resolve("five-datasets", method, [*FEW, *SMALLER[method]])
     (folder,) = run(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: None)
     matrix, result = folder.matrix(), folder.result()

@@ -1,12 +1,42 @@
-"""Turns original files that are already on this machine into a prepared dataset."""
+"""Prepares datasets from their original files, which `fetch` downloads: several mirrors, resumed downloads, checksums."""
 
+import hashlib
+import http.client
+import os
+import shutil
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
-from ..errors import DataError
-from .readers import read_original
-from .sources import source
-from .store import check_arrays, data_root, prepared_path, write_prepared
+from ..errors import DataError, MissingExtraError
+from .array_formats import read_cifar10, read_cifar100, read_idx, read_svhn
+from .image_formats import read_miniimagenet, read_notmnist, read_tiny_imagenet
+from .originals import Originals
+from .sources import Arrays, RemoteFile, source
+from .store import check_arrays, data_root, load_dataset, prepared_path, write_prepared
+
+Report = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if known
+
+READERS: dict[str, Callable[[Originals], Arrays]] = {
+    "mnist": read_idx,
+    "fashion_mnist": read_idx,
+    "cifar10": read_cifar10,
+    "cifar100": read_cifar100,
+    "svhn": read_svhn,
+    "notmnist": read_notmnist,
+    "miniimagenet": read_miniimagenet,
+    "tiny_imagenet": read_tiny_imagenet,
+}
+CHUNK = 1 << 18
+TIMEOUT = 30.0  # seconds without a byte
+NETWORK_ERRORS = (OSError, http.client.HTTPException)
+
+
+class _MirrorError(Exception):
+    """A mirror did not deliver; the next one is tried."""
 
 
 def add(name: str, path: str | PathLike[str]) -> Path:
@@ -18,7 +48,7 @@ def add(name: str, path: str | PathLike[str]) -> Path:
     entry, origin = source(name), Path(path).expanduser()
     if not origin.exists():
         raise DataError(f"{origin} does not exist. '{name}' needs {entry.wanted}.")
-    arrays = read_original(name, origin)
+    arrays = READERS[name](Originals(origin, entry.wanted))
     check_arrays(entry, arrays, origin)
     try:
         return write_prepared(name, arrays)
@@ -27,3 +57,130 @@ def add(name: str, path: str | PathLike[str]) -> Path:
             f"{prepared_path(name)} could not be written ({error.strerror or error}). "
             f"Make room in {data_root()}, or set REMNANT_DATA to another folder."
         ) from error
+
+
+def fetch(name: str, report: Report = lambda file, done, total: None) -> Path:
+    """Downloads and prepares a dataset, unless it is ready. An interrupted download is resumed by the next call.
+
+    Args:
+        name: the dataset, such as "mnist".
+        report: called with the file, the bytes so far, and the bytes in all if known.
+
+    Returns:
+        The prepared file.
+    """
+    entry = source(name)
+    try:
+        load_dataset(name)
+        return prepared_path(name)
+    except DataError:
+        pass  # missing or damaged
+    folder = data_root() / "downloads" / name
+    for file in entry.files:
+        _download(name, file, folder, report)
+    try:
+        path = add(name, folder / entry.files[0].name if len(entry.files) == 1 else folder)
+    except MissingExtraError:
+        raise  # the files are good; installing the package is enough
+    except DataError:
+        for file in entry.files:
+            if file.md5 is None:  # nothing else has checked this file, so it may be the bad one
+                (folder / file.name).unlink(missing_ok=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    return path
+
+
+def _download(name: str, file: RemoteFile, folder: Path, report: Report) -> None:
+    """Puts one complete file into `folder`, from the first mirror that delivers it."""
+    target, part = folder / file.name, folder / f"{file.name}.part"
+    if target.exists() and not _problem(target, file):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    reasons = []
+    for url in file.urls:
+        try:
+            _from_mirror(url, file, part, report)
+        except _MirrorError as error:
+            reasons.append(f"{urlsplit(url).netloc}: {error}")
+            continue
+        os.replace(part, target)
+        return
+    raise DataError(
+        f"'{file.name}' of '{name}' could not be downloaded ({'; '.join(reasons)}). "
+        f"Its usual address is {file.urls[0]}: put it in {folder} and run `remnant data fetch {name}` again, "
+        f"or run `remnant data add {name} PATH` with {source(name).wanted}."
+    )
+
+
+def _from_mirror(url: str, file: RemoteFile, part: Path, report: Report) -> None:
+    """Completes `part`, or raises a _MirrorError. A broken connection leaves what it delivered for the next try."""
+    resumed = part.exists()
+    _transfer(url, file, part, report)
+    problem = _problem(part, file)
+    if problem and resumed:  # the old beginning may be wrong, so start once more from nothing
+        part.unlink()
+        _transfer(url, file, part, report)
+        problem = _problem(part, file)
+    if problem:
+        part.unlink()
+        raise _MirrorError(problem)
+
+
+def _problem(path: Path, file: RemoteFile) -> str:
+    """Says why a downloaded file is not the right one; empty if it is."""
+    size = path.stat().st_size
+    if file.size is not None and size != file.size:
+        return f"{size:,} bytes instead of {file.size:,}"
+    if file.md5 is not None:
+        with open(path, "rb") as content:
+            found = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if found != file.md5:
+            return f"wrong checksum, {found} instead of {file.md5}"
+    return ""
+
+
+def _transfer(url: str, file: RemoteFile, part: Path, report: Report) -> None:
+    """Appends to `part` what is missing of the file."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "remnant"} | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
+    except HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # nothing follows: the file is complete, or not this file
+            return
+        raise _MirrorError(f"HTTP {error.code} {error.reason}") from error
+    except NETWORK_ERRORS as error:
+        raise _MirrorError(_reason(error)) from error
+    with response:
+        # A server may ignore the range and send everything (200); then the file starts over.
+        start = have if response.headers.get("Content-Range", "").startswith(f"bytes {have}-") else 0
+        if response.status == 206 and start != have:
+            raise _MirrorError("it answered with another part of the file than asked for")
+        length = response.headers.get("Content-Length", "")
+        total = start + int(length) if length.isdigit() else file.size
+        done = _save(response, part, start, lambda done: report(file.name, done, total))
+    if total is not None and done < total:
+        raise _MirrorError(f"broke off after {done:,} of {total:,} bytes")
+
+
+def _save(response: http.client.HTTPResponse, part: Path, done: int, report: Callable[[int], None]) -> int:
+    """Writes the response after the first `done` bytes of the file; returns the bytes it has then."""
+    with open(part, "ab" if done else "wb") as out:
+        report(done)
+        try:
+            while chunk := response.read(CHUNK):
+                out.write(chunk)
+                done += len(chunk)
+                report(done)
+        except NETWORK_ERRORS as error:
+            raise _MirrorError(f"broke off after {done:,} bytes, {_reason(error)}") from error
+        out.flush()
+        os.fsync(out.fileno())
+    return done
+
+
+def _reason(error: Exception) -> str:
+    inner = getattr(error, "reason", error)
+    return getattr(inner, "strerror", None) or str(inner) or type(error).__name__

@@ -1,13 +1,21 @@
 """Where each dataset comes from and what it must contain; the table is in sources.toml."""
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from remnant.suggest import did_you_mean
 
 from ..errors import DataError
+
+Pixels = NDArray[np.uint8]
+Arrays = dict[
+    str, Pixels
+]  # train_images, train_labels, test_images, test_labels; train_coarse, test_coarse for cifar100
 
 
 @dataclass(frozen=True)
@@ -15,7 +23,7 @@ class RemoteFile:
     """An original file, the addresses that serve it, and its checksum or size where one is known."""
 
     name: str
-    urls: tuple[str, ...]
+    urls: Sequence[str]
     md5: str | None = None
     size: int | None = None
 
@@ -26,28 +34,23 @@ class Source:
 
     name: str
     title: str
-    image: tuple[int, ...]
-    counts: tuple[tuple[int, int], ...]
-    classes: tuple[int, ...]
+    image: Sequence[int]
+    counts: Sequence[tuple[int, int]]
+    classes: Sequence[int]
     wanted: str
-    files: tuple[RemoteFile, ...]
+    files: Sequence[RemoteFile]
     coarse: bool = False
 
 
-def _source(name: str, entry: dict[str, Any]) -> Source:
-    mirrors, files = entry.pop("mirrors"), entry.pop("files")
-    remote = tuple(RemoteFile(urls=tuple(mirror + file["name"] for mirror in mirrors), **file) for file in files)
-    return Source(name, files=remote, **{key: _frozen(value) for key, value in entry.items()})
+def _read_table() -> dict[str, Source]:
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    for entry in table.values():
+        mirrors = entry.pop("mirrors")
+        entry["files"] = [RemoteFile(urls=[url + file["name"] for url in mirrors], **file) for file in entry["files"]]
+    return {name: Source(name, **entry) for name, entry in table.items()}
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-SOURCES = {
-    name: _source(name, entry)
-    for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
-}
+SOURCES = _read_table()
 
 
 def source(name: str) -> Source:

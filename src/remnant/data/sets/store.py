@@ -1,8 +1,9 @@
-"""Prepared datasets: one `NAME.npz` each, in $REMNANT_DATA or ~/.cache/remnant."""
+"""Prepared datasets: one `NAME.npz` each, in $REMNANT_DATA or ~/.cache/remnant. `digits` comes with scikit-learn."""
 
+import importlib
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,14 +14,13 @@ import numpy as np
 
 from remnant.files import replacing
 
-from ..errors import DataError, MissingDataError
-from .readers.tree import Arrays, Pixels
-from .sources import SOURCES, Source, source
+from ..errors import DataError, MissingDataError, MissingExtraError
+from .sources import SOURCES, Arrays, Pixels, Source, source
 
 Part = Literal["train", "test"]
-Shapes = Mapping[str, tuple[int, ...]]
 
 DATASETS = (*SOURCES, "digits")
+UNREADABLE = (OSError, ValueError, zipfile.BadZipFile)
 
 
 def data_root() -> Path:
@@ -36,33 +36,19 @@ def prepared_path(name: str) -> Path:
 class Dataset:
     """uint8 images (N×H×W or N×H×W×3) and labels in their original order. Each array is read on first use."""
 
-    def __init__(self, name: str, arrays: Arrays, image: tuple[int, ...]) -> None:
-        self.name = name
+    def __init__(self, name: str, arrays: Arrays, image: Sequence[int]) -> None:
+        self.name, self._arrays = name, arrays
         self.input_shape = (image[2] if len(image) == 3 else 1, image[0], image[1])
-        self._arrays = arrays
-
-    def _get(self, key: str) -> Pixels:
-        try:
-            return self._arrays[key]
-        except KeyError:
-            raise DataError(f"'{self.name}' has no array '{key}'.") from None
 
     def images(self, part: Part) -> Pixels:
-        return self._get(f"{part}_images")
+        return self._arrays[f"{part}_images"]
 
     def labels(self, part: Part) -> Pixels:
-        return self._get(f"{part}_labels")
+        return self._arrays[f"{part}_labels"]
 
     def coarse(self, part: Part) -> Pixels:
         """Superclass labels, which only cifar100 has."""
-        return self._get(f"{part}_coarse")
-
-    @property
-    def classes(self) -> int:
-        return int(self.labels("train").max()) + 1
-
-    def __repr__(self) -> str:
-        return f"Dataset('{self.name}')"
+        return self._arrays[f"{part}_coarse"]
 
 
 class _Npz(Arrays):
@@ -75,11 +61,12 @@ class _Npz(Arrays):
     def __missing__(self, key: str) -> Pixels:
         try:
             with np.load(self.path, allow_pickle=False) as file:
-                array: Pixels = np.asarray(file[key])
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+                self[key] = np.asarray(file[key])
+        except KeyError:
+            raise DataError(f"{self.path} has no array '{key}'.") from None
+        except UNREADABLE as error:
             raise _damaged(self.path, error) from error
-        self[key] = array
-        return array
+        return self[key]
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
@@ -89,19 +76,21 @@ def _damaged(path: Path, error: Exception) -> DataError:
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """The shapes of a file's arrays, from their headers alone."""
     shapes = {}
-    with zipfile.ZipFile(path) as file:
-        for member in file.namelist():
-            with file.open(member) as f:
-                major = np.lib.format.read_magic(f)[0]
-                read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(f)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                with archive.open(member) as file:
+                    np.lib.format.read_magic(file)
+                    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
                 if dtype != np.uint8:
                     raise ValueError(f"{member} is {dtype}, not uint8")
                 shapes[member.removesuffix(".npy")] = shape
+    except UNREADABLE as error:
+        raise _damaged(path, error) from error
     return shapes
 
 
-def check_shapes(entry: Source, shapes: Shapes, where: object) -> int:
+def _check_shapes(entry: Source, shapes: Mapping[str, tuple[int, ...]], where: object) -> int:
     """The number of the edition (`entry.counts`) that has arrays of these shapes; a DataError if none has."""
     label_kinds = ("labels", "coarse") if entry.coarse else ("labels",)
     for number, counts in enumerate(entry.counts):
@@ -120,7 +109,7 @@ def check_shapes(entry: Source, shapes: Shapes, where: object) -> int:
 
 def check_arrays(entry: Source, arrays: Arrays, where: object) -> None:
     """Checks the shapes, and that both parts have every class."""
-    classes = entry.classes[check_shapes(entry, {key: array.shape for key, array in arrays.items()}, where)]
+    classes = entry.classes[_check_shapes(entry, {key: array.shape for key, array in arrays.items()}, where)]
     for part in ("train", "test"):
         if not np.array_equal(np.unique(arrays[f"{part}_labels"]), np.arange(classes)):
             raise DataError(
@@ -137,7 +126,7 @@ def write_prepared(name: str, arrays: Arrays) -> Path:
     return path
 
 
-_open: WeakValueDictionary[tuple[str, int, int], Dataset] = WeakValueDictionary()
+_open: WeakValueDictionary[tuple[Path, int, int], Dataset] = WeakValueDictionary()
 
 
 def load_dataset(name: str) -> Dataset:
@@ -147,9 +136,7 @@ def load_dataset(name: str) -> Dataset:
         MissingDataError: it is not prepared on this machine; the message says how to get it.
     """
     if name == "digits":
-        from .readers.digits import read_digits
-
-        return Dataset("digits", read_digits(), (8, 8))
+        return _digits()
     entry, path = source(name), prepared_path(name)
     if not path.exists():
         raise MissingDataError(
@@ -157,16 +144,30 @@ def load_dataset(name: str) -> Dataset:
             f"`remnant data add {name} PATH` with {entry.wanted}."
         )
     stat = path.stat()
-    key = (str(path), stat.st_mtime_ns, stat.st_size)
+    key = (path, stat.st_mtime_ns, stat.st_size)
     dataset = _open.get(key)
     if dataset is None:
-        try:
-            shapes = _shapes(path)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise _damaged(path, error) from error
-        check_shapes(entry, shapes, path)
+        _check_shapes(entry, _shapes(path), path)
         dataset = _open[key] = Dataset(name, _Npz(path), entry.image)
     return dataset
+
+
+def _digits() -> Dataset:
+    """scikit-learn's 1,797 digits of 8×8 pixels from 0 to 16. Every fifth image of each digit is the test part."""
+    try:
+        datasets = importlib.import_module("sklearn.datasets")
+    except ImportError as error:
+        raise MissingExtraError(
+            "'digits' comes with scikit-learn, which is not installed: pip install scikit-learn."
+        ) from error
+    images, labels = (array.astype(np.uint8) for array in datasets.load_digits(return_X_y=True))
+    test = np.zeros(len(labels), bool)
+    for digit in range(10):
+        test[np.flatnonzero(labels == digit)[4::5]] = True
+    arrays: Arrays = {}
+    for part, rows in (("train", ~test), ("test", test)):
+        arrays |= {f"{part}_images": images[rows].reshape(-1, 8, 8), f"{part}_labels": labels[rows]}
+    return Dataset("digits", arrays, (8, 8))
 
 
 @dataclass(frozen=True)

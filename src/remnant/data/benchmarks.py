@@ -8,11 +8,18 @@ from typing import Any, NamedTuple
 from remnant.options import checked, options_of
 from remnant.registry import Registry, is_file_reference
 
+from .class_groups import (
+    FIVE,
+    cifar100_superclass,
+    digits_incremental,
+    five_datasets,
+    mnist_incremental,
+    split_cifar100,
+    split_miniimagenet,
+    split_tinyimagenet,
+)
 from .errors import DataError
-from .five_datasets import FIVE, five_datasets
-from .incremental import digits_incremental, mnist_incremental
 from .permuted import permuted_digits, permuted_fashion, pmnist, rotated_mnist
-from .split import cifar100_superclass, split_cifar100, split_miniimagenet, split_tinyimagenet
 from .stream import Head, Stream
 from .task_builder import generator
 
@@ -28,7 +35,7 @@ class BuiltIn(NamedTuple):
     head: Head
 
 
-_BUILT_IN = {
+BUILT_IN = {
     "pmnist": BuiltIn(pmnist, ("mnist",), (1, 28, 28), "single"),
     "permuted-fashion": BuiltIn(permuted_fashion, ("fashion_mnist",), (1, 28, 28), "single"),
     "permuted-digits": BuiltIn(permuted_digits, ("digits",), (1, 8, 8), "single"),
@@ -43,18 +50,8 @@ _BUILT_IN = {
 }
 
 BENCHMARKS: Registry[Stream | StreamFunction] = Registry("stream", "remnant.streams")
-for _name, _stream in _BUILT_IN.items():
+for _name, _stream in BUILT_IN.items():
     BENCHMARKS[_name] = _stream.function
-
-
-def built_in(name: str) -> BuiltIn | None:
-    """What is known about a built-in stream without its data; None for a user's own stream."""
-    return _BUILT_IN.get(name)
-
-
-def datasets_of(name: str) -> tuple[str, ...]:
-    """The datasets that a built-in stream reads; empty for a user's own stream."""
-    return _BUILT_IN[name].datasets if name in _BUILT_IN else ()
 
 
 def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options: Any) -> Stream:
@@ -79,9 +76,7 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
     """
     generator(seed, "check")  # refuses a bad seed before any file is read
     found = BENCHMARKS[stream] if isinstance(stream, str) else stream
-    name = (
-        stream if isinstance(stream, str) else getattr(stream, "name", "") or getattr(stream, "__name__", str(stream))
-    )
+    name = stream if isinstance(stream, str) else getattr(stream, "name", getattr(stream, "__name__", str(stream)))
     if isinstance(found, Stream):
         if options:
             raise DataError(f"'{name}' is a finished stream and takes no options. Make it a function to give it some.")
