@@ -23,20 +23,12 @@ class WithToken(nn.Module):
         return self.out(x + self.cls_token)
 
 
-class ClippedLinear(nn.Linear):
-    """Looks like a Linear, and does something else to its input."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input.relu())
-
-
 @pytest.mark.parametrize(
     ("model", "named", "kind"),
     [
         (nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3)), "1.weight_ih_l0", "LSTM"),
         (nn.Sequential(nn.Linear(3, 3), nn.PReLU()), "1.weight", "PReLU"),
         (WithToken(), "cls_token", "WithToken"),
-        (nn.Sequential(nn.Linear(3, 3), ClippedLinear(3, 3)), "1.weight", "ClippedLinear"),
         (
             nn.Sequential(nn.Linear(3, 3), nn.MultiheadAttention(4, 2, add_bias_kv=True)),
             "1.bias_k",

@@ -11,13 +11,14 @@ from torch.optim import Optimizer
 from . import state
 from .attachment import Attachment
 from .audit import preconditions as checks
-from .audit.coverage import Coverage
+from .audit.probe import Probe
 from .audit.state import Buffers
 from .audit.verification import Verification
 from .constraint import Constraint
-from .discovery import discover, unwrap
-from .errors import ConsolidationError, StateError
+from .discovery import clean, discover, unwrap
+from .errors import StateError
 from .patterns import Selection
+from .protected import ProtectedWeight
 from .record import batches as batch_streams
 from .record import consolidation, recorder
 from .record.batches import Forward
@@ -187,24 +188,24 @@ class GPM:
         self._check_model()
         weights = self._protection.weights
         thresholds = {weight.name: self._threshold(weight.name, self._tasks) for weight in weights}
-        coverage = Coverage(self._model, self._protection, self._selection)
+        probe = Probe(self._model, self._testable_weights(), forward or batch_streams.call)
         grams = consolidation.gather(
             self._model,
             weights,
             batches,
             samples=samples,
             layer_samples=layer_samples,
-            forward=coverage.watch(forward or batch_streams.call),
+            forward=probe.remembering,
             task=self._tasks,
         )
-        stepped = self._constraint.stepped
-        uncovered = {} if self._unsupported == "free" else coverage.find_uncovered(stepped)
+        uncovered = {} if self._unsupported == "free" else probe.uncovered()
         fixed = list(uncovered) if self._unsupported == "freeze" else []
-        consolidation.check_all_seen([weight for weight in weights if weight not in fixed], grams, stepped)
-        if uncovered and not fixed:
-            raise ConsolidationError(next(iter(uncovered.values())))
+        seen = [weight for weight in weights if weight not in fixed]
+        consolidation.check_all_seen(seen, grams, self._constraint.stepped)
+        checks.refuse_uncovered(uncovered if self._unsupported == "error" else {})
+        checks.warn_inconclusive(probe.inconclusive)
         checks.warn_leaks(self._constraint.checks() + self._buffers.checks())
-        moving = self._buffers.moving(coverage.uses.buffers_read)
+        moving = self._buffers.moving(probe)
         checks.warn_moving_buffers(moving if self._unsupported == "error" else [])
         grown = consolidation.grow(weights, grams, thresholds, self._rank_rule, fixed)
         full = [weight.name for weight, subspaces, _ in grown if all(subspace.full for subspace in subspaces)]
@@ -214,8 +215,16 @@ class GPM:
             weight.adopt(subspaces, [*weight.added, count])
         self._tasks += 1
         self._constraint.begin_task()
-        self._buffers.begin_task(coverage.uses.buffers_read, moving)
+        self._buffers.begin_task(moving)
         return {weight.name: count for weight, _, count in grown}
+
+    def _testable_weights(self) -> list[ProtectedWeight]:
+        """The weights that can move, without those under another name that the user excluded."""
+        excluded = {
+            p for name, p in self._model.named_parameters(remove_duplicate=False) if clean(name) not in self._selection
+        }
+        moving = [w for w in self._protection.weights if any(p.requires_grad for p in w.parameters)]
+        return [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
 
     # --- inspecting it --------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """One protected weight: its subspaces, and the two operations that keep W·M at its value from the task's start."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -124,16 +123,10 @@ class ProtectedWeight:
             inside = moved - self._stack_projection(moved, hard=True).remove(moved)
         return inside.norm(), moved.norm(), now.norm()
 
-    @contextmanager
-    def moved_by(self, change: Tensor) -> Iterator[None]:
-        """Adds a stack to the weight and its biases inside the block, and restores them to the bit after it."""
-        before = [parameter.detach().clone() for parameter in self.parameters]
-        try:
-            self._change(self.parameters, lambda stack: stack.add_(change), channels_last=False)
-            yield
-        finally:
-            for parameter, value in zip(self.parameters, before, strict=True):
-                parameter.detach().copy_(value)
+    def change_among(self, tensors: dict[Tensor, Tensor], change: Callable[[Tensor], Tensor]) -> None:
+        """Runs `change` on the stack of the tensors that belong to the parameters, in place."""
+        own = [tensors[p] for p in self.parameters]
+        self._write(own, change(self._stack(own)))
 
     @property
     def dense_projection(self) -> Tensor:
@@ -181,9 +174,11 @@ class ProtectedWeight:
         """Runs `change` (in place) on the stack of these tensors and writes the result back into them."""
         stack = self._stack(tensors, channels_last=channels_last)
         change(stack)
+        if stack.untyped_storage().data_ptr() != tensors[0].untyped_storage().data_ptr():  # not a view of the weight
+            self._write(tensors, stack, channels_last=channels_last)
+
+    def _write(self, tensors: list[Tensor], stack: Tensor, *, channels_last: bool = False) -> None:
         weight, *biases = (tensor.detach() for tensor in tensors)
-        if stack.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr():
-            return  # the stack is a view of the weight
         inputs = self.view.inputs
         weight.copy_(self.view.tensor(stack[:, :, :inputs], channels_last=channels_last))
         for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=inputs):

@@ -1,13 +1,15 @@
 """Refuses and reports mistakes that would let a model forget unnoticed."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 from torch.optim import Optimizer
 
 from ..discovery import Protection, clean
+from ..errors import ConsolidationError
 from ..patterns import Selection
+from ..protected import ProtectedWeight
 from .verification import LayerCheck, buffers_changed
 
 SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
@@ -42,6 +44,26 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module, protection: Protecti
                 f"{name!r} did not exist or did not train when the memory was made, so it is not protected. Exclude it by "
                 "a pattern (new heads may be added under it at any time), or make a new memory."
             )
+
+
+def refuse_uncovered(uncovered: Mapping[ProtectedWeight, float]) -> None:
+    if uncovered:
+        named = ", ".join(f"{w.name!r} ({type(w.sites[0].module).__name__}, {by:.1%})" for w, by in uncovered.items())
+        raise ConsolidationError(
+            f"These weights are used in ways that their rule does not cover: {named}. A change of the weight that none of "
+            "its layer's recorded inputs can see moved the model's outputs, so later tasks would move old outputs. Call the "
+            "layer itself instead of a function with its weight, correct its rule (register_layer), exclude the layer, or "
+            'make the memory with unsupported="freeze" to hold the weight fixed after the first task or "free" to accept '
+            "that. Nothing was remembered."
+        )
+
+
+def warn_inconclusive(reason: str) -> None:
+    if reason:
+        warnings.warn(
+            f"Whether the memory covers every use of the weights could not be tested on this model: {reason}.",
+            stacklevel=CALLER,
+        )
 
 
 def warn_full(layers: Sequence[str]) -> None:

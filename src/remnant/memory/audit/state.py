@@ -3,7 +3,7 @@
 They cannot be projected. Instead, their module stays in eval mode, where it leaves its buffers alone.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -11,20 +11,22 @@ from torch import Tensor, nn
 from ..discovery import Protection, clean
 from ..layers import allow_train_mode, has_rule, is_norm, keep_in_eval_mode
 from ..patterns import Selection
+from .probe import Probe, change_of
 from .verification import LayerCheck, check_still
 
 
 class Buffers:
     """The buffers that old outputs depend on, with their values at the task's start.
 
-    These are the buffers of the norms, and those of other modules that a forward pass reads, if they are floats, selected
-    by the user's patterns, and saved with the model (the others are caches).
+    These are the buffers of the norms, and those of other modules if they are floats, selected by the user's patterns, and
+    saved with the model (the others are caches).
     """
 
     def __init__(self, model: nn.Module, protection: Protection, selection: Selection, unsupported: str) -> None:
         self._model, self._selection, self._unsupported = model, selection, unsupported
         self._norms = protection.norms
         self._initial = {name: tensor.detach().clone() for name, tensor in self.others().items()}
+        self._harmless: set[str] = set()  # buffers that change without an effect on the outputs
         self.values: dict[str, Tensor] = {}  # at the task's start
         self.kept_in_eval: list[str] = []  # modules other than norms
 
@@ -49,22 +51,41 @@ class Buffers:
         }
         return {name: tensor for name, tensor in found.items() if name in self._selection}
 
-    def moving(self, read: Collection[str]) -> list[str]:
-        """Buffers, read for the first time, that training has changed: a later task will change them too."""
+    def moving(self, probe: Probe) -> list[str]:
+        """Buffers that training has changed and that move the outputs: a later task will change them too."""
         now = self.others()
-        return [
-            name
+        changed = {
+            name: first.to(now[name])
             for name, first in self._initial.items()
-            if name in read and name in now and not torch.equal(now[name], first.to(now[name]))
-        ]
+            if name in now and now[name].shape == first.shape and not torch.equal(now[name], first.to(now[name]))
+        }
+        self._harmless = self._harmless | changed.keys()
+        if not changed or not self._matter(probe, {now[name]: first for name, first in changed.items()}):
+            return []
+        matter = [name for name, first in changed.items() if self._matter(probe, {now[name]: first})]
+        self._harmless -= set(matter or changed)
+        return matter or list(changed)
 
-    def begin_task(self, read: Collection[str], moving: Iterable[str]) -> None:
+    @torch.no_grad()
+    def _matter(self, probe: Probe, initial: Mapping[Tensor, Tensor]) -> bool:
+        """Whether the outputs are different with the buffers' initial values."""
+        before = probe.outputs()
+        current = {buffer: buffer.clone() for buffer in initial}
+        try:
+            for buffer, value in initial.items():
+                buffer.copy_(value)
+            return change_of(before, probe.outputs()) > probe.rounding
+        finally:
+            for buffer, value in current.items():
+                buffer.copy_(value)
+
+    def begin_task(self, moving: Iterable[str]) -> None:
         """Notes the values that the next task must preserve; with unsupported="freeze" their modules stay in eval mode."""
         if self._unsupported == "freeze":
             self.kept_in_eval = sorted({*self.kept_in_eval, *(name.rpartition(".")[0] for name in moving)})
-        others = {name: tensor for name, tensor in self.others().items() if name in read or name in self.values}
+        others = {name: tensor for name, tensor in self.others().items() if name not in self._harmless}
         self.values = {name: tensor.detach().clone() for name, tensor in {**self.of_norms(), **others}.items()}
-        self._initial = {name: tensor for name, tensor in self._initial.items() if name not in self.values}
+        self._initial = {}
         self.hold()
 
     def hold(self) -> None:

@@ -1,5 +1,6 @@
 """LayerView, a layer's input as rows and its weight as a matrix (Eq. 1–3), and the rule that gives it for each type."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import prod
@@ -99,14 +100,13 @@ class LayerView:
 
 Rule = Callable[[Any], LayerView | Iterable[LayerView]]
 _rules: dict[type | str, Rule] = {}
-_built_in: set[Rule] = set()
 
 
 def register_layer(kind: type[nn.Module] | str, rule: Rule) -> None:
     """Adds a layer type to those that GPM can protect.
 
-    A subclass follows the rule of its nearest base, unless it has a `forward` of its own. At the first `consolidate`, GPM
-    compares the rule with the layer's outputs.
+    A subclass follows the rule of its nearest base, unless its `forward` takes other arguments. `consolidate` tests whether
+    the rule describes what the layer computes.
 
     Args:
         kind: The type, or its dotted name ("package.module.Class"), which need not be imported.
@@ -132,7 +132,6 @@ def built_in_rule(*kinds: type[nn.Module] | str) -> Callable[[Rule], Rule]:
     """Decorates a rule of this package."""
 
     def register(rule: Rule) -> Rule:
-        _built_in.add(rule)
         for kind in kinds:
             register_layer(kind, rule)
         return rule
@@ -157,18 +156,15 @@ def has_rule(layer: nn.Module) -> bool:
     return _rule_of(layer) is not None
 
 
-def has_own_rule(layer: nn.Module) -> bool:
-    """Whether the layer's rule was registered by a user."""
-    rule = _rule_of(layer)
-    return rule is not None and rule not in _built_in
-
-
 def _rule_of(layer: nn.Module) -> Rule | None:
     for kind in type(layer).__mro__:
-        rule = _rules.get(kind) or _rules.get(f"{kind.__module__}.{kind.__qualname__}")
-        if rule is not None:
-            # The rule of the base knows nothing of what a subclass's own forward does to the input.
-            return rule if type(layer).forward is getattr(kind, "forward", None) else None
+        if rule := _rules.get(kind) or _rules.get(f"{kind.__module__}.{kind.__qualname__}"):
+            # A subclass's forward with other arguments has another idea of its input (OPT's position embeddings).
+            own, base = (
+                inspect.signature(type(layer).forward),
+                inspect.signature(vars(kind).get("forward", type(layer).forward)),
+            )
+            return rule if len(own.parameters) == len(base.parameters) else None
     return None
 
 

@@ -36,16 +36,6 @@ def whiten(h: Tensor) -> Tensor:
     return F.layer_norm(h, h.shape[-1:])
 
 
-def under_autocast(m: nn.Module, h: Tensor) -> Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return torch.as_tensor(m.mid(h) + F.linear(h, m.mid.weight)).float()
-
-
-def layer_under_autocast(m: nn.Module, h: Tensor) -> Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return torch.as_tensor(m.mid(h))
-
-
 MULTIPLIED: dict[str, Head] = {
     "linear": lambda m, h: F.linear(h, m.tok.weight),
     "matmul": lambda m, h: h @ m.tok.weight.T,
@@ -54,8 +44,17 @@ MULTIPLIED: dict[str, Head] = {
     "a copy": lambda m, h: F.linear(h, m.tok.weight.double().float().clone()),
     "normalised": lambda m, h: F.linear(h, F.normalize(m.tok.weight)),
     "half of it": lambda m, h: torch.cat([F.linear(h, m.tok.weight[:6]), h], -1),
-    "embedding": lambda m, h: h + F.embedding(h.argmax(-1) % 12, m.tok.weight),
-    "indexed": lambda m, h: h + m.tok.weight[h.argmax(-1) % 12],
+    "embedding": lambda m, h: h + F.embedding((h.argmax(-1) + 6) % 12, m.tok.weight),
+    "indexed": lambda m, h: h + m.tok.weight[(h.argmax(-1) + 6) % 12],
+    "norm": lambda m, h: h + m.tok.weight.norm() + m.mid.weight.square().sum().sqrt(),
+    "orthogonality": lambda m, h: h + (m.tok.weight.T @ m.tok.weight - torch.eye(6)).square().mean(),
+    "power iteration": lambda m, h: h / torch.mv(m.tok.weight, F.normalize(m.u, dim=0)).norm(),
+    "random probe": lambda m, h: h / (m.tok.weight @ torch.randn(6)).norm(),
+    "its bias apart": lambda m, h: m.mid(h) + F.linear(h, m.mid.weight),
+    "its bias apart, by matmul": lambda m, h: m.mid(h) + h @ m.mid.weight.T,
+    "its bias apart, by einsum": lambda m, h: m.mid(h) + torch.einsum("bti,oi->bto", h, m.mid.weight),
+    "its bias apart, a row a token": lambda m, h: m.mid(h) + F.linear(h.flatten(0, 1), m.mid.weight).view_as(h),
+    "its bias apart, computed again": lambda m, h: m.mid(h) + F.linear(h.double().atanh().tanh().float(), m.mid.weight),
     "past the hooks": lambda m, h: m.mid.forward(h),
     "called too, with its features in another order": lambda m, h: m.mid(h) + F.linear(h.flip(-1), m.mid.weight),
     "that by einsum": lambda m, h: m.mid(h) + torch.einsum("bti,oi->bto", h.flip(-1), m.mid.weight),
@@ -65,23 +64,11 @@ MULTIPLIED: dict[str, Head] = {
     "called too, with a tenth of it changed": lambda m, h: m.mid(h) + F.linear(h + 0.1 * h.flip(-1), m.mid.weight),
 }
 LOOKED_AT: dict[str, Head] = {
-    "norm": lambda m, h: h + m.tok.weight.norm() + m.mid.weight.square().sum().sqrt(),
-    "orthogonality": lambda m, h: h + (m.tok.weight.T @ m.tok.weight - torch.eye(6)).square().mean(),
-    "power iteration": lambda m, h: h / torch.mv(m.tok.weight, F.normalize(m.u, dim=0)).norm(),
-    "random probe": lambda m, h: h / (m.tok.weight @ torch.randn(6)).norm(),
     "mask": lambda m, h: h[..., m.mid.weight.abs().sum(0) >= 0],
     "shape and type": lambda m, h: h.to(m.tok.weight.dtype)[..., : m.tok.weight.shape[1]],
     "its layer again": lambda m, h: m.mid(h),
     "positions": lambda m, h: m.mid(h) + m.mid(m.tok(torch.arange(h.shape[1]))),
-    "called too": lambda m, h: m.mid(h) + F.linear(h, m.mid.weight),
     "called too, with the bias": lambda m, h: m.mid(h) + F.linear(h, m.mid.weight, m.mid.bias),
-    "called too, by matmul": lambda m, h: m.mid(h) + h @ m.mid.weight.T,
-    "called too, by einsum": lambda m, h: m.mid(h) + torch.einsum("bti,oi->bto", h, m.mid.weight),
-    "called too, one row a token": lambda m, h: m.mid(h) + F.linear(h.flatten(0, 1), m.mid.weight).view_as(h),
-    "called too, computed again": lambda m, h: m.mid(h) + F.linear(h.double().atanh().tanh().float(), m.mid.weight),
-    "called too, in bf16": lambda m, h: m.mid(h) + F.linear(h.bfloat16(), m.mid.weight.bfloat16()).float(),
-    "called too, under autocast": under_autocast,
-    "called too, its layer under autocast": lambda m, h: layer_under_autocast(m, h) + F.linear(h, m.mid.weight),
 }
 OLD, NEW = torch.arange(15).reshape(3, 5) % 4, 4 + torch.arange(40).reshape(8, 5) % 8
 
@@ -98,7 +85,7 @@ def test_a_weight_multiplied_outside_its_layer_is_an_error_that_names_it(head: H
         train(memory, OLD)
     before = frozen_copy(memory.state_dict())
     with pytest.raises(
-        ConsolidationError, match=r"weight of '(tok|mid)' is also multiplied outside.*Nothing was remembered"
+        ConsolidationError, match=r"in ways that their rule does not cover: '(tok|mid)'.*Nothing was remembered"
     ):
         memory.consolidate(OLD)
     assert same(memory.state_dict(), before)
@@ -137,7 +124,7 @@ def test_how_an_image_lies_in_memory_makes_it_no_other_input() -> None:
     ids=["channels flipped", "turned", "two images as one"],
 )
 def test_the_same_pixels_in_another_place_are_another_input(version: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(ConsolidationError, match="'conv' is also multiplied outside"):
+    with pytest.raises(ConsolidationError, match="does not cover: 'conv'"):
         GPM(Twice(version), threshold=0.5).consolidate(torch.randn(2, 4, 4, 4))
 
 
@@ -150,11 +137,11 @@ def test_the_next_index_is_another_input_however_large_both_are() -> None:
         def forward(self, tokens: Tensor) -> Tensor:
             return torch.as_tensor(self.tok(tokens) + F.embedding(tokens + 1, self.tok.weight))
 
-    with pytest.raises(ConsolidationError, match="'tok' is also multiplied outside"):
+    with pytest.raises(ConsolidationError, match="does not cover: 'tok'"):
         GPM(Model()).consolidate(torch.arange(19_000, 19_010).reshape(2, 5))
 
 
-def test_a_layer_whose_input_is_another_layers_weight_is_no_use_of_our_own_making() -> None:
+def test_a_weight_that_is_another_layers_input_is_named() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -163,7 +150,8 @@ def test_a_layer_whose_input_is_another_layers_weight_is_no_use_of_our_own_makin
         def forward(self, x: Tensor) -> Tensor:
             return torch.as_tensor(self.keys(x) + self.mid(self.keys.weight).norm())
 
-    GPM(Model(), threshold=0.5).consolidate(torch.randn(3, 6))
+    with pytest.raises(ConsolidationError, match="does not cover: 'keys'"):
+        GPM(Model(), threshold=0.5).consolidate(torch.randn(3, 6))
 
 
 def test_freeze_holds_such_a_weight_and_the_old_outputs_with_it() -> None:
@@ -207,8 +195,8 @@ def test_what_an_excluded_part_does_is_its_own_affair() -> None:
     model = Tied(lambda m, h: m.readout(h, m.tok.weight))
     model.readout = Readout()
     with pytest.raises(ConsolidationError, match="'tok'"):
-        GPM(model).consolidate(OLD)
-    GPM(model, exclude=["readout"]).consolidate(OLD)
+        GPM(model, exclude=["readout"]).consolidate(OLD)  # old outputs would move through the readout
+    GPM(model, exclude=["tok"]).consolidate(OLD)
 
 
 def test_a_module_without_a_rule_that_shares_a_protected_weight_is_noticed() -> None:
@@ -286,3 +274,97 @@ def test_scripted_and_vectorised_parts_pass() -> None:
     memory = GPM(Model(), threshold=0.5)
     memory.consolidate(torch.randn(9, 6))
     GPM(Model(), threshold=0.5, exclude=["gate"]).consolidate(torch.randn(9, 6))
+
+
+class Clipped(nn.Linear):
+    """Multiplies something other than its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.relu())
+
+
+class Scaled(nn.Embedding):
+    """As Gemma's embedding: the base's rule holds although the forward is its own."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * 2.5
+
+
+class WithSquares(nn.Conv2d):
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(input.flip(-1) ** 2, weight, bias)
+
+
+def test_a_subclass_with_a_forward_of_its_own_follows_the_base_if_the_probe_finds_that_it_may() -> None:
+    GPM(nn.Sequential(Scaled(12, 6), nn.Linear(6, 3)), threshold=0.5).consolidate(OLD)
+    with pytest.raises(ConsolidationError, match=r"does not cover: '1' \(Clipped"):
+        GPM(nn.Sequential(nn.Linear(6, 6), Clipped(6, 6))).consolidate(torch.randn(9, 6))
+    with pytest.raises(ConsolidationError, match=r"does not cover: '0' \(WithSquares"):
+        GPM(nn.Sequential(WithSquares(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))).consolidate(torch.randn(9, 3, 8, 8))
+
+
+def patched() -> nn.Module:
+    model = nn.Sequential(nn.Linear(20, 8), nn.Tanh(), nn.Linear(8, 3))
+    model[0].forward = lambda x: F.linear(x.flip(-1), model[0].weight, model[0].bias)  # type: ignore[method-assign]
+    return model
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(20, 8), nn.Tanh(), nn.Linear(8, 3))
+    model[0].register_forward_hook(lambda layer, args, output: output + args[0].square() @ layer.weight.T)
+    return model
+
+
+class Reads(nn.Module):
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.body, self.out, self.head = nn.Linear(20, 8), nn.Linear(8, 3), head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self, x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        patched,
+        hooked,
+        lambda: Reads(lambda m, x: m.out(torch.func.functional_call(m.body, {"weight": m.body.weight.abs()}, (x,)))),
+        lambda: Reads(lambda m, x: m.out(m.body(x)) * m.body.bias.mean()),
+        lambda: Reads(lambda m, x: m.out(m.body(x)) / m.body.weight.norm()),
+        lambda: Reads(lambda m, x: m.out(-torch.cdist(x, m.body.weight))),
+        lambda: Reads(lambda m, x: m.out(torch.where(x[:, :1] > 0, m.body(x), m.body.weight[:, 0]))),
+    ],
+    ids=["patched forward", "hook", "functional_call", "bias as a gate", "norm", "distances", "where"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_other_uses_of_a_weight_are_named(make: Callable[[], nn.Module], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(ConsolidationError, match=r"does not cover: '(0|body)'"):
+        GPM(make().to(dtype), threshold=0.9).consolidate(torch.randn(9, 20, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_plain_models_pass_in_every_number_type(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    deep = [layer for _ in range(12) for layer in (nn.Linear(20, 20), nn.Tanh())]
+    GPM(nn.Sequential(*deep).to(dtype), threshold=0.9).consolidate(torch.randn(9, 20, dtype=dtype))
+    images = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(288, 3)
+    )
+    GPM(images.to(dtype), threshold=0.9).consolidate(torch.randn(9, 3, 8, 8, dtype=dtype))
+
+
+def test_random_outputs_are_compared_with_the_same_random_numbers() -> None:
+    model = Reads(lambda m, x: m.out(F.dropout(m.body(x), 0.5, training=True)))
+    before = torch.random.get_rng_state()
+    GPM(model, threshold=0.9).consolidate(torch.randn(9, 20, generator=torch.Generator().manual_seed(0)))
+    assert len(before) == len(torch.random.get_rng_state())
+
+
+def test_a_model_that_cannot_be_tested_says_so_once() -> None:
+    torch.manual_seed(0)
+    source = iter(range(10**6))
+    model = Reads(lambda m, x: m.out(m.body(x)) * (1 + next(source)))
+    with pytest.warns(UserWarning, match="could not be tested on this model: its outputs are random"):
+        GPM(model, threshold=0.9).consolidate(torch.randn(9, 20))

@@ -1,0 +1,250 @@
+"""Tests what the protected weights do: a change of them that no recorded row can see must not change the outputs.
+
+If a weight W is used only as its rule says, a change ΔW with ΔW·x = 0 for every row x leaves its layer's output as it was,
+and so the model's. The probe moves all protected weights together by such a random change and compares the outputs. If they
+move, something else reads a weight, and moving the weights one by one names it.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..precision import full_precision
+from ..protected import ProtectedWeight
+from ..record import distributed
+from ..record.batches import Forward, map_tensors, tensors_in
+from ..record.recorder import eager_eval, record_rows
+
+EXAMPLES = 4  # few rows leave most directions free to change
+SIZE = 0.1  # the change, relative to each parameter's RMS
+NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
+ROUNDINGS, NARROW_ROUNDINGS = 300, 4  # allowed change of the outputs in units of eps; bf16 and fp16 round ΔW itself
+
+
+class Probe:
+    """Moves weights in directions that the rows of a few examples cannot see, and compares the model's outputs.
+
+    `remembering` is the forward function to record a task with. `inconclusive` says afterwards why the probe could not
+    tell, or is empty.
+    """
+
+    def __init__(self, model: nn.Module, weights: list[ProtectedWeight], forward: Forward) -> None:
+        self._model, self._weights, self._forward = model, weights, forward
+        self._device = next(model.parameters()).device
+        self._batch: Any = None
+        self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in weights), default=0.0)
+        self.inconclusive = ""
+
+    def remembering(self, model: nn.Module, batch: Any) -> object:
+        """Calls the model, and keeps the first examples of the first batch."""
+        if self._batch is None:
+            self._batch = _first_examples(batch, EXAMPLES)
+        return self._forward(model, batch)
+
+    def uncovered(self) -> dict[ProtectedWeight, float]:
+        """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs."""
+        found = self._find()
+        counts = distributed.summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
+        return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
+
+    @torch.no_grad()
+    def _find(self) -> dict[ProtectedWeight, float]:
+        untested = self._weights
+        with eager_eval(self._model), full_precision(self._device):
+            # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
+            one = _first_examples(self._batch, 1)
+            for batch in (self._batch, one, _geometric(one), _blank(one)):
+                if untested and batch is not None and not self.inconclusive:
+                    found, untested = self._test(batch, untested)
+                    if found:
+                        return found
+        return {}
+
+    def _test(
+        self, batch: Any, weights: list[ProtectedWeight]
+    ) -> tuple[dict[ProtectedWeight, float], list[ProtectedWeight]]:
+        """Returns the uncovered weights, and those that this batch cannot test."""
+        try:
+            before, again = self.outputs(batch), self.outputs(batch)
+        except Exception as error:
+            self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
+            return {}, []
+        if not before or (noise := change_of(before, again)) > SIZE:
+            self.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
+            return {}, []
+        free, unseen, testable = self._changes(batch, weights)
+
+        def moved_by(changes: Mapping[Tensor, Tensor], some: list[ProtectedWeight]) -> float:
+            with _moved({parameter: changes[parameter] for weight in some for parameter in weight.parameters}):
+                return change_of(before, self.outputs(batch))
+
+        # Outputs that react strongly to any change of the weights also show more of the rounding.
+        allowed = max(10 * noise, self.rounding * max(1.0, moved_by(free, testable) / SIZE))
+        found: dict[ProtectedWeight, float] = {}
+        if (together := moved_by(unseen, testable)) > allowed:
+            found = {weight: change for weight in testable if (change := moved_by(unseen, [weight])) > allowed}
+            found = found or dict.fromkeys(testable, together)
+        return found, [weight for weight in weights if weight not in testable]
+
+    @property
+    def rounding(self) -> float:
+        """How far rounding alone may move the outputs, in the narrowest type that a weight or a module's output has."""
+        return (ROUNDINGS if self._eps < 1e-6 else NARROW_ROUNDINGS) * self._eps
+
+    def _changes(
+        self, batch: Any, weights: list[ProtectedWeight]
+    ) -> tuple[dict[Tensor, Tensor], dict[Tensor, Tensor], list[ProtectedWeight]]:
+        """Random changes of the parameters; their parts that no row of the batch can see; the weights that have such."""
+        rows = {weight.name: _Rows(weight) for weight in weights}
+        with self._unchanged_state():
+            record_rows(self._model, weights, rows, [copy.deepcopy(batch)], self._forward)
+        generator = torch.Generator(self._device).manual_seed(0)
+        free: dict[Tensor, Tensor] = {}
+        for parameter in {p: None for weight in weights for p in weight.parameters}:
+            size = SIZE * parameter.double().square().mean().sqrt().clamp(min=1e-8)
+            free[parameter] = size * torch.randn(parameter.shape, generator=generator, device=self._device).double()
+        unseen = {parameter: change.clone() for parameter, change in free.items()}
+        for weight in weights:  # a weight that is seen from two sides must be invisible from both
+            weight.change_among(unseen, rows[weight.name].remove)
+        testable = [w for w in weights if unseen[w.view.weight].norm() > NEGLIGIBLE * free[w.view.weight].norm()]
+        return free, unseen, testable
+
+    def outputs(self, batch: Any = None) -> list[Tensor]:
+        """Returns all numbers that the model gives for a batch."""
+        with self._outer_outputs() as outputs, self._unchanged_state():
+            returned = self._forward(self._model, copy.deepcopy(self._batch if batch is None else batch))
+        # A forward function may add a penalty on the weights: the model's own outputs count first.
+        numbers = (x.detach().flatten().double() for x in tensors_in(outputs or returned) if x.is_floating_point())
+        return [x for x in numbers if x.numel()]
+
+    @contextmanager
+    def _unchanged_state(self) -> Iterator[None]:
+        """Draws the same random numbers every time; buffers and the random state are afterwards as they were."""
+        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        try:
+            with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+                torch.manual_seed(0)
+                yield
+        finally:
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+    @contextmanager
+    def _outer_outputs(self) -> Iterator[list[Any]]:
+        """Collects what modules return to code outside the model."""
+        outputs: list[Any] = []
+        depth = 0
+
+        def before(*_: Any) -> None:
+            nonlocal depth
+            depth += 1
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            nonlocal depth
+            depth -= 1
+            if depth == 0:
+                outputs.append(output)
+            kinds = {x.dtype for x in tensors_in(output) if x.is_floating_point()}
+            self._eps = max([self._eps, *(torch.finfo(kind).eps for kind in kinds)])
+
+        modules = [module for module in self._model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+        hooks = [module.register_forward_pre_hook(before) for module in modules]
+        hooks += [module.register_forward_hook(after, always_call=True) for module in modules]
+        try:
+            yield outputs
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+class _Rows:
+    """Collects the rows of one weight."""
+
+    def __init__(self, weight: ProtectedWeight) -> None:
+        self._one_hot = weight.view.one_hot
+        self._tolerance = min(8 * torch.finfo(weight.view.weight.dtype).eps, 1e-3)
+        self._chunks: list[Tensor] = []
+
+    def add(self, rows: Tensor) -> None:
+        self._chunks.append(rows.detach().clone())  # a model may overwrite its inputs later
+
+    def remove(self, stack: Tensor) -> Tensor:
+        """Returns the part of a stack (groups, outputs, n) that gives 0 for every row."""
+        if not self._chunks:
+            return stack
+        if self._one_hot:
+            return stack.index_fill(2, torch.cat([chunk.flatten() for chunk in self._chunks]).unique(), 0)
+        rows = torch.cat(self._chunks, dim=1).double()
+        return torch.stack([_outside(m, group, self._tolerance) for m, group in zip(stack, rows, strict=True)])
+
+
+def _outside(matrix: Tensor, rows: Tensor, tolerance: float) -> Tensor:
+    """The part of a matrix that gives 0 for the rows, but for directions in which they have less than the tolerance."""
+    if len(rows) < rows.shape[1] or tolerance < 1e-7:
+        basis, sizes, _ = torch.linalg.svd(rows.mT, full_matrices=False)
+    else:  # faster, and exact to 1e-8
+        energies, basis = torch.linalg.eigh(rows.mT @ rows)
+        sizes = energies.clamp(min=0).sqrt()
+    basis = basis[:, sizes > tolerance * sizes.max()]
+    for _ in range(2):  # once leaves rounding behind
+        matrix = matrix - (matrix @ basis) @ basis.mT
+    return matrix
+
+
+def change_of(before: list[Tensor], after: list[Tensor]) -> float:
+    """Returns the largest relative change among the outputs."""
+    if [x.shape for x in before] != [x.shape for x in after]:
+        return float("inf")
+    changes = [0.0]
+    for x, y in zip(before, after, strict=True):
+        finite = x.isfinite() & y.isfinite()
+        changes.append(float((x - y)[finite].norm() / x[finite].norm().clamp(min=1e-12)))
+    return max(changes)
+
+
+def _first_examples(batch: Any, count: int) -> Any:
+    size = next((len(x) for x in tensors_in(batch) if x.ndim), 0)
+    return map_tensors(batch, lambda x: (x[:count] if x.ndim and len(x) == size else x).clone())
+
+
+def _geometric(batch: Any) -> Any:
+    """Replaces images by a ramp that doubles along each dimension, and indices by the first one.
+
+    Away from the edges, a convolution's patches of such a ramp are multiples of one patch. (An ordinary ramp's patches
+    would span the same space in reverse.)
+    """
+
+    def ramp(x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return x[:, :1].expand_as(x).clone() if x.ndim > 1 else x
+        if x.ndim < 3:
+            return x
+        smooth = x[:1].mean(dim=tuple(range(2, x.ndim)), keepdim=True) + x.std()
+        for dim in range(2, x.ndim):
+            shape = [-1 if each == dim else 1 for each in range(x.ndim)]
+            steps = torch.logspace(0, 1, x.shape[dim], base=2.0, dtype=x.dtype, device=x.device)
+            smooth = smooth * steps.reshape(shape)
+        return smooth.expand_as(x).clone()
+
+    return map_tensors(batch, ramp)
+
+
+def _blank(batch: Any) -> Any:
+    """Replaces inputs by zeros: rows then see nothing but the bias, which tests weights that are read directly."""
+    return map_tensors(batch, lambda x: torch.zeros_like(x) if x.is_floating_point() else x)
+
+
+@contextmanager
+def _moved(changes: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    before = {parameter: parameter.detach().clone() for parameter in changes}
+    try:
+        for parameter, change in changes.items():
+            parameter.detach().copy_((parameter.detach().double() + change).to(parameter.dtype))
+        yield
+    finally:
+        for parameter, value in before.items():
+            parameter.detach().copy_(value)
