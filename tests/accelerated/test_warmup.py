@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from remnant.accelerated import fuse_activations, warmup
-from remnant.accelerated.warmup import warm_up
+from remnant.accelerated import cuda_graph, fuse_activations
+from remnant.accelerated.cuda_graph import warm_up
 from remnant.models import MODELS, Network, build
 
 NORMED = {"alexnet": {"norm": "batch"}, "resnet18": {"norm": "batch"}}
@@ -25,16 +25,16 @@ def test_the_convolutions_of_every_network_can_be_warmed_up(name: str) -> None:
     for module in network.modules():
         module.register_forward_hook(lambda *what: seen.append(what))
     with torch.no_grad():
-        warmup._convolve(network, torch.device("cpu"))
+        cuda_graph._convolve(network, torch.device("cpu"))
     assert all(torch.equal(tensor, before[key]) for key, tensor in network.state_dict().items())
     assert not seen  # a method's hooks would mistake it for an input
 
 
 def test_on_a_cpu_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmup, "_warmed_up", set())
+    monkeypatch.setattr(cuda_graph, "_warmed_up", set())
     warm_up(build("mlp", input_shape=(4,), classes=2))
     warm_up(torch.nn.ReLU())  # has no parameters, so no device
-    assert not warmup._warmed_up
+    assert not cuda_graph._warmed_up
 
 
 def alexnet() -> Network:
@@ -45,7 +45,7 @@ def alexnet() -> Network:
 
 @pytest.mark.gpu
 def test_it_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmup, "_warmed_up", set())
+    monkeypatch.setattr(cuda_graph, "_warmed_up", set())
     before = torch.cuda.get_rng_state()
     warm_up(alexnet())
     assert torch.equal(torch.cuda.get_rng_state(), before)
@@ -59,9 +59,9 @@ def test_it_ignores_failures(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.append(what)
         raise RuntimeError("no compiler here")
 
-    monkeypatch.setattr(warmup, "_warmed_up", set())
+    monkeypatch.setattr(cuda_graph, "_warmed_up", set())
     for job in ("_normalise", "_convolve"):
-        monkeypatch.setattr(warmup, job, fails)
+        monkeypatch.setattr(cuda_graph, job, fails)
     warm_up(alexnet())
     assert len(tried) == 3
 
@@ -70,7 +70,7 @@ STEP = """
 import os, torch
 from pathlib import Path
 from remnant.accelerated import fuse_activations
-from remnant.accelerated.warmup import warm_up
+from remnant.accelerated.cuda_graph import warm_up
 from remnant.models import build
 
 network = build("alexnet", input_shape=(3, 32, 32), classes=[10], seed=0, norm="batch")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from remnant.accelerated.cuda_graph import CapturedSteps
-from remnant.accelerated.linear_chain import is_linear_chain
+from remnant.accelerated.manual_backward import is_linear_chain
 from remnant.data import Split
 from remnant.methods import METHODS, OPTIMIZERS, Finetune, GradientProjection, Method
 from remnant.models import Network, build

@@ -1,30 +1,41 @@
 """Steps and validations captured into CUDA graphs, so that the host starts dozens of steps with one call.
 
-A graph reads the tensors it was captured with, so the classes here keep those tensors as long as their graphs.
+A graph reads the tensors it was captured with, so the classes here keep those tensors as long as their graphs. Libraries
+set themselves up on first use, which must not happen during a capture, so a few plain steps come first.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from remnant.data import Split
 from remnant.evaluation import Evaluation, PendingEvaluation, evaluation_sums
 from remnant.methods import Method
+from remnant.models import ReluDropout
 from remnant.training import Steps, Validation, Work
 
-from .warmup import warm_up
+from .norm_pool import FEATURES, LEAST_ROWS, Normalised, NormalisedPool
 
 LONGEST = 64  # steps per graph
+# For each norm: the fused operation, whether it pools, and the smallest input that needs the same kernels as most others.
+KERNELS: dict[type[nn.Module], tuple[Any, bool, tuple[int, ...]]] = {
+    nn.BatchNorm1d: (Normalised, False, (LEAST_ROWS, FEATURES)),
+    nn.BatchNorm2d: (NormalisedPool, True, (1, FEATURES, 2, 2)),
+}
+IMAGES, SIDE = 64, 12  # a typical input of a convolution
 
-# Torch's allocator may still ask failed graphs which stream they were captured on.
-_failed: list[torch.cuda.CUDAGraph] = []
+_failed: list[torch.cuda.CUDAGraph] = []  # torch's allocator may still ask them which stream they were captured on
+_warmed_up: set[type[nn.Module]] = set()
+_one_warm_up = threading.Lock()
 
 
 class CapturedSteps(Steps):
@@ -32,7 +43,6 @@ class CapturedSteps(Steps):
 
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)
-        self.x, self.y = train.x, train.y
         whole, long = self.whole_batches, _steps_per_graph(self.whole_batches)
         lengths = {long * batch if whole >= long else 0, batch if whole % long else 0, self.tail} - {0}
         self.lengths = sorted(lengths, reverse=True)
@@ -41,7 +51,6 @@ class CapturedSteps(Steps):
     def capture(self) -> Work[None]:
         """Captures the graphs. Yields between its parts, which together take as long as an epoch of five runs."""
         yield lambda: warm_up(self.method.network)  # takes seconds the first time
-        # Libraries set themselves up on first use, which must not happen during a capture.
         with _unchanged(self.method.step_tensors()):
             for rows in {min(self.batch, self.rows), self.tail} - {0}:
                 self._step(torch.arange(rows, device=self.x.device))
@@ -51,7 +60,11 @@ class CapturedSteps(Steps):
         yield None
         pool = torch.cuda.graph_pool_handle()
         for rows in self.lengths:
-            self.graphs[rows] = self._captured(rows, pool)
+            index, graph = torch.zeros(rows, dtype=torch.int64, device=self.x.device), torch.cuda.CUDAGraph()
+            with _capturing(graph, pool):
+                for part in index.split(self.batch):
+                    self._step(part)
+            self.graphs[rows] = graph, index
             yield None
 
     def epoch(self) -> Work[None]:
@@ -69,14 +82,6 @@ class CapturedSteps(Steps):
             graph.replay()
             done += rows
 
-    def _captured(self, rows: int, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        index = torch.zeros(rows, dtype=torch.int64, device=self.x.device)
-        graph = torch.cuda.CUDAGraph()
-        with _capturing(graph, pool):
-            for part in index.split(self.batch):
-                self._step(part)
-        return graph, index
-
     def _step(self, part: Tensor) -> None:
         self.loss += self.method.step(self.x[part], self.y[part])
 
@@ -88,15 +93,10 @@ def _steps_per_graph(steps: int) -> int:
 
 
 class CapturedValidation(Validation):
-    """A validation that is plain the first time, captured the second time and replayed from then on.
+    """A validation that is plain the first time, captured the second time and replayed from then on."""
 
-    The first time is plain because libraries set themselves up on first use, which must not happen during a capture.
-    """
-
-    def __init__(self, method: Method, splits: Mapping[int, Split], batch: int) -> None:
-        super().__init__(method, splits, batch)
-        self._times = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+    _times = 0
+    _graph: torch.cuda.CUDAGraph | None = None
 
     def evaluate(self) -> Work[Evaluation]:
         if self._times == 1:
@@ -122,10 +122,7 @@ class CapturedValidation(Validation):
 
 
 def can_capture_validation(method: Method) -> bool:
-    """Whether the method's `logits` declare that they can be captured.
-
-    Trying is not enough: a capture that freezes a changing value does not fail.
-    """
+    """Whether the method's `logits` declare that they can be captured: freezing a changing value would raise no error."""
     return bool(method.logits_recordable) and "logits" not in vars(method)
 
 
@@ -153,7 +150,7 @@ def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
 
 
 def _clean_up(failed: torch.cuda.CUDAGraph, pool: Any) -> None:
-    """Ends a failed capture for torch's allocator and generator, which still believe in it: no random number can be drawn.
+    """Ends a failed capture for torch's allocator and generator. Otherwise no random number could be drawn.
 
     The allocator has a function for that; the generator recovers with one more capture that ends well.
     """
@@ -181,3 +178,53 @@ def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
             for tensor, old in zip(tensors, before, strict=True):
                 tensor.copy_(old)
         generator.set_state(random)
+
+
+def warm_up(network: nn.Module) -> None:
+    """Compiles kernels and loads libraries in parallel; the first step would do it one after the other.
+
+    It happens once per class of network, on a GPU only, and draws no random numbers. Other callers wait until it is done.
+    Errors are ignored here, because the step will raise them again.
+    """
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    with _one_warm_up:
+        if device.type != "cuda" or type(network) in _warmed_up:
+            return
+        _warmed_up.add(type(network))
+        modules = list(network.modules())
+        pools = {module.pool for module in modules if isinstance(module, ReluDropout)}
+        norms = {type(module) for module in modules if not getattr(module, "track_running_stats", True)}
+        with ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(device,)) as executor:
+            executor.submit(_convolve, network, device)
+            for norm, (operation, pooled, shape) in KERNELS.items():
+                if norm in norms and pooled in pools:
+                    executor.submit(_normalise, operation, shape, device)
+
+
+@torch.no_grad()
+def _normalise(operation: Any, shape: tuple[int, ...], device: torch.device) -> None:
+    """Runs forward and backward without autograd, whose single thread would compile all backward kernels in sequence."""
+    x, weight = torch.zeros(shape, device=device), torch.ones(shape[1], device=device)
+    seed = torch.zeros(1, dtype=torch.int64, device=device)
+    context = _Context()
+    operation.backward(context, operation.forward(context, x, weight, weight, seed, 1e-5, 0.5))
+
+
+@torch.no_grad()
+def _convolve(network: nn.Module, device: torch.device) -> None:
+    """Runs each convolution and a norm, as at test time. cuDNN reads its large library in parts, on first use."""
+    for conv in (module for module in network.modules() if isinstance(module, nn.Conv2d)):
+        x = torch.zeros(IMAGES, conv.in_channels, SIDE, SIDE, dtype=conv.weight.dtype, device=device)
+        x = x.to(memory_format=torch.channels_last)
+        y = F.batch_norm(conv._conv_forward(x, conv.weight, None), None, None, training=True)  # bypasses hooks
+        slide = conv.stride, conv.padding, conv.dilation, False, (0, 0), conv.groups
+        torch.ops.aten.convolution_backward(y, x, conv.weight, None, *slide, (True, True, False))
+
+
+class _Context:
+    """Replaces the context that autograd gives to a function."""
+
+    saved_tensors: tuple[Tensor, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        self.saved_tensors = tensors

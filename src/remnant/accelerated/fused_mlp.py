@@ -15,7 +15,7 @@ from remnant.models import MLP
 from remnant.training import Steps, Work
 
 from .cuda_program import Kernel, KernelError
-from .linear_chain import LinearChain, is_linear_chain
+from .manual_backward import LinearChain, is_linear_chain
 
 CLUSTER, THREADS = 8, 256  # blocks that share a network; threads in each
 WIDEST, MOST_INPUTS, MOST_CLASSES, MOST_ROWS = 128, 1024, 16, 16  # the sizes that fit into the registers

@@ -78,7 +78,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, seed: Tensor, keep: float, pool: bool) -> Tensor:
-        from . import activation_kernel as kernel
+        from . import activation_kernels as kernel
 
         x = _channels_last(x)
         ctx.shape, ctx.keep, ctx.pool = x.shape, keep, pool
@@ -97,7 +97,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        from . import activation_kernel as kernel
+        from . import activation_kernels as kernel
 
         (kept,) = ctx.saved_tensors
         dy = _channels_last(gradients[0])
@@ -116,7 +116,7 @@ class Normalised(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
-        from . import activation_kernel as kernel
+        from . import activation_kernels as kernel
 
         x = x.contiguous()
         rows, features = x.shape
@@ -131,7 +131,7 @@ class Normalised(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        from . import activation_kernel as kernel
+        from . import activation_kernels as kernel
 
         x, y, weight, mean, scale = ctx.saved_tensors
         rows, features = x.shape
@@ -148,7 +148,7 @@ class NormalisedPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
-        from . import norm_pool_kernel as kernel
+        from . import activation_kernels as kernel
 
         x = _channels_last(x)
         n, c, h, w = x.shape
@@ -169,7 +169,7 @@ class NormalisedPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        from . import norm_pool_kernel as kernel
+        from . import activation_kernels as kernel
 
         x, normal, kept, weight, mean, scale = ctx.saved_tensors
         dy = _channels_last(gradients[0])
