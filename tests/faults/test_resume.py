@@ -232,7 +232,8 @@ def test_a_spoilt_checkpoint_is_named_and_changes_nothing(spoilt: str, tmp_path:
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
     done, notes = forks.whole(CASES["gpm"], tmp_path / "broken")
-    assert f"{checkpoints[0]} is damaged: its checksum does not fit" in notes[0]
+    assert f"{checkpoints[0]} is damaged: " in notes[0]
+    assert "checksum" in notes[0]
     expected = (
         "Continuing from the previous one"
         if spoilt == "newest"

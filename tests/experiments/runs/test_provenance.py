@@ -105,6 +105,37 @@ def test_a_run_of_a_release_that_did_not_note_the_file_goes_on(own: Path) -> Non
     assert run(resumed, lambda progress: None)[0].finished
 
 
+METHOD_AND_NETWORK = """
+from remnant.methods import Method
+from remnant.models import MLP
+
+class Plain(Method):
+    name = "plain"
+
+class Net(MLP):
+    def __init__(self, input_shape, classes, *, width: int = 8) -> None:
+        super().__init__(input_shape, classes, hidden=[width])
+"""
+
+
+@pytest.mark.parametrize("part", ["method", "network"])
+def test_the_files_of_a_method_and_a_network_are_noted_and_checked(part: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(METHOD_AND_NETWORK)
+    method = f"{file}:Plain" if part == "method" else "finetune"
+    network = [f"network.name={file}:Net"] if part == "network" else []
+    plan = Plan(resolve("permuted-digits", method, [*FEW, *network]), (0,), tmp_path / "runs", "cpu")
+    (folder,) = run(plan)
+    noted = folder.environment()
+    assert noted is not None
+    assert [key for key in noted if key.endswith("_file")] == [f"{part}_file"]
+    file.write_text(f"{METHOD_AND_NETWORK}# changed")
+    with pytest.raises(RunError, match=r"another version of .*mine\.py"):
+        run(plan)
+    file.write_text(METHOD_AND_NETWORK)
+    assert run(plan)[0].finished
+
+
 def test_a_stream_of_ours_has_no_file_to_note(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, resolve("permuted-digits", "finetune"), 0)
     environment = folder.environment()

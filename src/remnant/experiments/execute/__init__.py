@@ -1,10 +1,9 @@
 """Carries out runs: `run(Plan(resolve("permuted-digits", "gpm"), seeds=(0,), root=Path("runs")))`."""
 
-from .device import pick_device, prepare_torch
 from .factory import build_method
 from .launch import run
 from .one_run import Progress, RunInProgress, Watcher
-from .plan import Plan, parse_seeds
+from .plan import Plan, parse_seeds, pick_device, prepare_torch
 from .resume import unfinished
 from .sweep import Sweep, without_drift
 

@@ -15,27 +15,21 @@ EXAMPLES = 1000  # of the test set; a convolutional layer has millions of activa
 
 
 class Drift:
-    """Keeps the network as the first task left it, if drift is wanted and the method protects layers.
+    """Keeps the network as the first task left it, if the method protects layers.
 
     The paper does not say which data its histograms show. Ours show test data, on which forgetting is measured.
     """
 
-    def __init__(self, *, wanted: bool) -> None:
-        self.wanted = wanted
-        self.first: dict[str, Tensor] | None = None
+    first: dict[str, Tensor] | None = None
 
-    def after_task(self, task: int, method: Method) -> None:
-        if self.wanted and task == 0 and method.ranks():
+    def after_first_task(self, method: Method) -> None:
+        if method.ranks():
             self.first = {name: tensor.detach().clone() for name, tensor in method.network.state_dict().items()}
 
     def histograms(self, method: Method, test: Split, batch: int) -> dict[str, Any] | None:
-        """The content of `drift.json` after the last task; None if nothing was kept.
-
-        Raises:
-            ValueError: if the first task was learned without keeping its network.
-        """
+        """The content of `drift.json` after the last task; None if the method protects no layers."""
         if self.first is None:
-            if self.wanted and method.ranks():
+            if method.ranks():
                 raise ValueError("the run began without recording it, and the first task's network is gone")
             return None
         # Shuffled, always in the same order: a batch of one class would be normalised away.

@@ -8,10 +8,9 @@ from contextlib import suppress
 import torch
 
 from ..runs import RunError, RunFolder, finished_before
-from .device import pick_device, prepare_torch
 from .gpu_scheduler import run_on_gpu
 from .one_run import Progress, Watcher, run_seed
-from .plan import Plan
+from .plan import Plan, pick_device, prepare_torch
 from .processes import run_in_processes
 
 

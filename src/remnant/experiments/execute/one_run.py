@@ -29,10 +29,9 @@ from remnant.training import (
 )
 
 from ..runs import RunError, RunFolder, note_code
-from .device import pick_device
 from .drift import Drift
 from .factory import build_method
-from .plan import Plan
+from .plan import Plan, pick_device
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class RunInProgress:
         self.plan, self.settings, self.seed, self.folder, self.watch = plan, plan.settings, seed, folder, watch
         self.device = pick_device(plan.device)
         self.random = RandomState(seed, self.device)
-        self.drift = Drift(wanted=plan.drift)
+        self.drift = Drift() if plan.drift else None
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
         self._clock = time.perf_counter()
         self._last_checkpoint = time.monotonic()
@@ -109,11 +108,13 @@ class RunInProgress:
             if self.validation is not None:
                 valid = [valid for _, valid in held_out]
                 yield from self._evaluate(valid, self.validation, schedule.evaluation_batch)
-            self.drift.after_task(number, self.method)
+            if self.drift and number == 0:
+                self.drift.after_first_task(self.method)
             training = TrainingState()
             yield self._save_task(number)
             self.watch(Progress(self.seed, number, len(self.tasks), row=tuple(float(x) for x in row)))
-        self._save_drift(held_out[0][0], schedule.evaluation_batch)
+        if self.drift:
+            self._save_drift(self.drift, held_out[0][0], schedule.evaluation_batch)
         self._save_result()
 
     def _held_out(self, task: Task) -> tuple[Split, Split]:
@@ -178,7 +179,7 @@ class RunInProgress:
             "matrix": self.matrix.to_csv(),
             "validation": None if self.validation is None else self.validation.to_csv(),
             "seconds": dict(self.seconds),
-            "drift": self.drift.first,
+            "drift": self.drift and self.drift.first,
         }
 
         def write() -> None:
@@ -210,7 +211,9 @@ class RunInProgress:
         self.seconds.update(state["seconds"])
         self.matrix = AccuracyMatrix.from_csv(state["matrix"])
         self.validation = AccuracyMatrix.from_csv(state["validation"]) if state.get("validation") else None
-        self.drift.first = state.get("drift")
+        if state.get("drift"):
+            self.drift = self.drift or Drift()
+            self.drift.first = state["drift"]
         done = (task, training.epoch)
         self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
         self._note(task, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
@@ -237,9 +240,9 @@ class RunInProgress:
 
         return write
 
-    def _save_drift(self, test: Split, batch: int) -> None:
+    def _save_drift(self, drift: Drift, test: Split, batch: int) -> None:
         try:
-            if histograms := self.drift.histograms(self.method, test, batch):
+            if histograms := drift.histograms(self.method, test, batch):
                 self.folder.save_drift(histograms)
         except ValueError as error:
             self._note(len(self.tasks) - 1, f"the drift is not recorded: {error}")

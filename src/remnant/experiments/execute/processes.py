@@ -14,9 +14,8 @@ from typing import Any
 from remnant.errors import UserError
 
 from ..runs import RunError
-from .device import pick_device, prepare_torch
 from .one_run import Progress, Watcher, run_seed
-from .plan import Plan
+from .plan import Plan, pick_device, prepare_torch
 
 
 def run_in_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:

@@ -9,9 +9,9 @@ from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
+from remnant.errors import did_you_mean
 from remnant.evaluation import Spread
 from remnant.options import OptionError
-from remnant.suggest import did_you_mean
 
 from ..runs import RunResult
 from ..settings import PaperResult, Settings, recipe, resolve

@@ -1,8 +1,10 @@
 """The run folder, `runs/<benchmark>/<method>/<settings digest>/seed<k>/`: every file of one run."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,18 @@ from remnant.files import remove_stale
 from ..settings import Settings
 from .checkpoint import Checkpoints
 from .contents import ACCURACY, DRIFT, RANKS, RESULT, RunContents, read_contents
-from .files import RunError, canonical, damaged, explained, read, read_json, write, write_json
-from .lock import LOCK, exclusive
+from .files import LOCK, RunError, canonical, damaged, exclusive, explained, read, read_json, write, write_json
 from .metrics_log import MetricsLog
-from .paths import run_path
 from .provenance import environment, file_hashes
 
 SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
 SMALL = (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT)
 
+PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
+
 # The schema of settings.json, and of the settings in it. Settings of older releases may lack a section.
 HEADER: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}
+TYPE_NAMES = {str: "text", int: "a whole number", dict: "a table"}
 SECTIONS: dict[str, type] = {"protocol": str, "stream": dict, "network": dict, "training": dict, "options": dict}
 
 Reader = Callable[["RunFolder"], dict[str, Any] | None]
@@ -205,10 +208,24 @@ def _check_header(file: Path, header: Mapping[str, Any]) -> None:
     for values, types in ((header, HEADER), (settings, SECTIONS)):
         for name in types.keys() & values.keys():
             if type(values[name]) is not types[name]:
-                raise RunError(f"{file}: {name} is {values[name]!r}, which is not a {types[name].__name__}.")
+                raise RunError(f"{file}: {name} is {values[name]!r}, which is not {TYPE_NAMES[types[name]]}.")
     for name in ("benchmark", "method"):
         if settings.get(name, header[name]) != header[name]:
             raise RunError(f"{file}: {name} is {header[name]!r}, but {settings[name]!r} among the settings.")
+
+
+def run_path(benchmark: str, method: str, digest: str, seed: int) -> Path:
+    """The path of a run below the folder of all runs."""
+    return Path(folder_name(benchmark), folder_name(method), folder_name(digest), f"seed{seed}")
+
+
+def folder_name(name: str) -> str:
+    """The name itself if it is plain. `dir/own.py:stream` becomes `own.py-stream-` and a hash of the whole name."""
+    if PLAIN_NAME.fullmatch(name):
+        return name
+    end = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", name)[-1]).strip("-._")[:40]
+    mark = blake2b(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+    return f"{end}-{mark}" if end else mark
 
 
 def find_runs(root: Path) -> list[RunFolder]:
