@@ -2,10 +2,9 @@
 
 For each window, or each value, the forward pass stores one byte: which value was passed on (0 to 3), or NONE.
 
-A norm before pooling takes two passes each way: the values of a channel are spread over the whole batch, so the first pass
-sums them in parts. Every program of the second pass adds up the parts itself, always in the same order. 64 parts of 16
-channels are 8 KiB in the L2 cache, and they arrive while the program's own values are still on their way. A third kernel
-between the two passes would cost a launch, which for the smaller layers takes as long as a pass.
+A norm before pooling takes two passes each way, because the values of a channel are spread over the whole batch: the first
+pass sums them in parts, and every program of the second adds up the parts, always in the same order. They come from the L2
+cache while its own values are on their way. A third kernel in between would cost a launch, often as long as a pass.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ from remnant.training import EagerSteps, Executor, Steps, Validation, Work
 
 from . import fused_mlp, manual_backward
 from .cuda_graph import CapturedSteps, CapturedValidation, can_capture_validation
-from .fused_mlp import FusedSteps
-from .manual_backward import ManualBackwardSteps
 
 STEP_KINDS = ("auto", "captured", "eager")
 
@@ -19,8 +17,7 @@ STEP_KINDS = ("auto", "captured", "eager")
 class FastestExecutor(Executor):
     """Takes steps in the fastest way that the method, the network and the device allow.
 
-    Args:
-        kind: "auto" for the fastest way, "captured" for CUDA graphs at most, "eager" for one step after the other.
+    `kind` is "auto" for the fastest way, "captured" for CUDA graphs at most, "eager" for one step after the other.
     """
 
     def __init__(self, kind: str = "auto") -> None:
@@ -39,13 +36,13 @@ class FastestExecutor(Executor):
 
     def _fastest(self, method: Method, train: Split, batch: int) -> Work[Steps]:
         if self.kind == "auto" and fused_mlp.fits(method, batch):
-            fused = FusedSteps(method, train, batch)
+            fused = fused_mlp.FusedSteps(method, train, batch)
             yield fused.compile
             if fused.missing is None:
                 return fused
             self.fallback = f"an epoch is not one kernel: {fused.missing}"
         if self.kind == "auto" and manual_backward.fits(method):
-            return ManualBackwardSteps(method, train, batch)
+            return manual_backward.ManualBackwardSteps(method, train, batch)
         if self.kind != "eager" and train.x.device.type == "cuda":
             try:
                 captured = CapturedSteps(method, train, batch)

@@ -20,13 +20,9 @@ class KernelError(RuntimeError):
 
 
 class Kernel:
-    """One function of a CUDA source, compiled for one device.
+    """One function of a CUDA source, compiled for one device with some sizes as macros.
 
-    Args:
-        source: the file. It defines an int `shared_bytes`, the shared memory that a block needs.
-        name: the function's name.
-        sizes: macros to define.
-        device: the GPU.
+    The source defines an int `shared_bytes`, the shared memory that a block needs.
     """
 
     def __init__(self, source: Path, name: str, sizes: Mapping[str, int], device: torch.device) -> None:
@@ -72,49 +68,42 @@ class Kernel:
 
 def _compile(compiler: ctypes.CDLL, source: Path, options: list[str]) -> bytes:
     program = c_void_p()
+
+    def read(what: str) -> bytes:
+        size = c_size_t()
+        if getattr(compiler, f"nvrtcGet{what}Size")(program, byref(size)):
+            raise KernelError("The CUDA compiler library returns no result.")
+        text = ctypes.create_string_buffer(size.value)
+        getattr(compiler, f"nvrtcGet{what}")(program, text)
+        return text.raw
+
     if compiler.nvrtcCreateProgram(byref(program), source.read_bytes(), source.name.encode(), 0, None, None):
         raise KernelError(f"The CUDA compiler library does not accept {source.name}.")
     try:
         words = (c_char_p * len(options))(*(option.encode() for option in options))
         if compiler.nvrtcCompileProgram(program, len(options), words):
-            log = _read(compiler.nvrtcGetProgramLogSize, compiler.nvrtcGetProgramLog, program).decode(errors="replace")
+            log = read("ProgramLog").decode(errors="replace")
             first = next((line for line in log.splitlines() if "error" in line), log.strip("\0\n"))
             raise KernelError(f"{source.name} does not compile: {first}")
-        return _read(compiler.nvrtcGetCUBINSize, compiler.nvrtcGetCUBIN, program)
+        return read("CUBIN")
     finally:
         compiler.nvrtcDestroyProgram(byref(program))
 
 
-def _read(size_of: ctypes._NamedFuncPointer, get: ctypes._NamedFuncPointer, program: c_void_p) -> bytes:
-    size = c_size_t()
-    if size_of(program, byref(size)):
-        raise KernelError("The CUDA compiler library returns no result.")
-    text = ctypes.create_string_buffer(size.value)
-    get(program, text)
-    return text.raw
-
-
 @cache
 def _compiler() -> ctypes.CDLL:
-    for path in _compiler_paths():
+    torch_folder = Path(torch.__file__).parent
+    name = f"libnvrtc.so.{(torch.version.cuda or '').partition('.')[0]}"
+    found = sorted(torch_folder.parent.glob(f"nvidia/*/lib/{name}"))
+    for builtins in (part for path in found for part in path.parent.glob("libnvrtc-builtins.so*")):
+        with suppress(OSError):
+            ctypes.CDLL(str(builtins))  # the compiler needs it from its own folder, but may not search there
+    for path in (*found, torch_folder / "lib" / "libcaffe2_nvrtc.so", name):
         with suppress(OSError):
             library = ctypes.CDLL(str(path))
             if hasattr(library, "nvrtcCompileProgram"):  # also true of a library that links to the compiler
                 return library
     raise KernelError("The CUDA compiler library (libnvrtc) was not found; it comes with torch's CUDA packages.")
-
-
-def _compiler_paths() -> Iterator[Path | str]:
-    torch_folder = Path(torch.__file__).parent
-    name = f"libnvrtc.so.{(torch.version.cuda or '').partition('.')[0]}"
-    for found in sorted(torch_folder.parent.glob(f"nvidia/*/lib/{name}")):
-        # The compiler needs this library from its own folder, but may not search there. So it is opened first.
-        for part in found.parent.glob("libnvrtc-builtins.so*"):
-            with suppress(OSError):
-                ctypes.CDLL(str(part))
-        yield found
-    yield torch_folder / "lib" / "libcaffe2_nvrtc.so"
-    yield name
 
 
 @cache

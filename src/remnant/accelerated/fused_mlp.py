@@ -25,7 +25,7 @@ _one_compilation = threading.Lock()
 
 
 def fits(method: Method, batch: int) -> bool:
-    """Whether the kernel can take the method's steps. Whether it compiles on this machine is only known afterwards."""
+    """Whether the kernel can take the method's steps, if it compiles on this machine."""
     network = method.network
     return (
         isinstance(network, MLP)
@@ -41,16 +41,13 @@ def fits(method: Method, batch: int) -> bool:
 
 
 class FusedSteps(Steps):
-    """The steps of `EagerSteps`, up to the order of additions. Call `compile` first.
-
-    `missing` is then the reason why this machine cannot run the kernel, or None.
-    """
+    """The steps of `EagerSteps`, up to the order of additions. Call `compile` first."""
 
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)
         self.chain = LinearChain(method, train)
         self.kernels: dict[int, MlpKernel] = {}
-        self.missing: KernelError | None = None
+        self.missing: KernelError | None = None  # why this machine cannot run the kernel
 
     def compile(self) -> None:
         """Compiles the kernels, which takes seconds the first time."""
@@ -77,14 +74,13 @@ class MlpKernel:
     def __init__(self, chain: LinearChain, batch: int) -> None:
         hidden1, hidden2, head = chain.weights
         device = hidden1.device
-        capability = torch.cuda.get_device_capability(device)
-        if capability < (9, 0):
-            have = "{}.{}".format(*capability)
-            raise KernelError(f"it needs a GPU with clusters of blocks (compute capability 9.0); this one has {have}.")
-        if (chain.x.dtype, chain.y.dtype) != (torch.float32, torch.int64):
-            raise KernelError(
-                f"it reads float32 and int64, and the data is {chain.x.dtype} with labels in {chain.y.dtype}."
-            )
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < 9:
+            have = f"this one has {major}.{minor}"
+            raise KernelError(f"it needs a GPU with clusters of blocks (compute capability 9.0); {have}.")
+        types = chain.x.dtype, chain.y.dtype
+        if types != (torch.float32, torch.int64):
+            raise KernelError("it reads float32 and int64, and the data is {} with labels in {}.".format(*types))
         aligned = hidden1.shape[1] % 4 == 0 and chain.x.data_ptr() % 16 == 0 and chain.inputs.data_ptr() % 16 == 0
         sizes = {
             "INPUTS": hidden1.shape[1],
@@ -105,10 +101,9 @@ class MlpKernel:
 
     def take_steps(self, order: Tensor, lr: Tensor, loss: Tensor) -> None:
         """Takes one step for every batch of these rows, and adds the batches' losses to `loss`."""
-        chain = self.chain
-        data = (chain.x, chain.inputs, chain.y, order)
-        steps = len(order) // self.batch
-        self.kernel.launch(CLUSTER, THREADS, *data, *chain.weights, *self.projections, lr, loss, steps)
+        data = (self.chain.x, self.chain.inputs, self.chain.y, order)
+        matrices = (*self.chain.weights, *self.projections)
+        self.kernel.launch(CLUSTER, THREADS, *data, *matrices, lr, loss, len(order) // self.batch)
 
 
 @cache

@@ -1,9 +1,8 @@
 """Norm, ReLU, dropout and 2×2 max-pooling in one pass over memory per direction, for `remnant.models.ReluDropout`.
 
-As separate operations, ReLU, dropout and pooling make seven passes over memory forward and backward, which is a quarter of
-an AlexNet step. The kernels here make one pass each way. They include a norm by the batch. After a fully connected layer
-the norm needs no further pass, because a block of threads holds all values of a feature. Before pooling it needs one
-further pass each way, for the sums over each channel.
+As separate operations, ReLU, dropout and pooling make seven passes over memory, which is a quarter of an AlexNet step. The
+kernels here include a norm by the batch. After a fully connected layer it needs no further pass, because a block of threads
+holds all values of a feature. Before pooling it needs one further pass each way, for the sums over each channel.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ FEATURES = 16  # per block of threads, with all their rows
 # The most rows a block holds, and the number that smaller batches are rounded up to: the last batch of an epoch then seldom
 # needs another compilation.
 LEAST_ROWS, MOST_ROWS = 64, 512
-
 # A norm before pooling: a block of threads takes 16 channels, which are 64 adjacent bytes. When normalising, each of its 128
-# threads has four values. With more, the compiler chooses a layout that suits the bytes stored beside the floats, and a
-# thread's floats no longer arrive in one load.
+# threads has four values. With more, the compiler chooses a layout in which a thread's floats do not arrive in one load.
 CHANNELS, PARTS = 16, 64
 WINDOWS, ROWS = 32, 128  # per block: windows that it normalises, rows that it adds up at a time
 LEAST = 64  # rows of a part, unless there are fewer
 NORMALISING = {"PARTS": PARTS, "WINDOWS": WINDOWS, "BLOCK": CHANNELS, "num_warps": 4}
 ADDING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 4}
+
+_has_triton = importlib.util.find_spec("triton") is not None
 
 
 def fuse_activations(network: nn.Module) -> None:
@@ -44,7 +43,8 @@ def fuse_activations(network: nn.Module) -> None:
 
 def _fused_activation(layer: ReluDropout, x: Tensor, norm: nn.Module | None) -> Tensor | None:
     """The layer's output, or None where no kernel applies."""
-    if not (layer.training and 0 <= layer.rate < 1 and _can_fuse(x)):
+    applies = layer.training and 0 <= layer.rate < 1 and x.is_cuda and x.dtype == torch.float32 and _has_triton
+    if not applies or torch._C._are_functorch_transforms_active():
         return None
     keep = 1 - layer.rate
     if norm is not None and _can_normalise(norm, x, layer.pool):
@@ -52,10 +52,6 @@ def _fused_activation(layer: ReluDropout, x: Tensor, norm: nn.Module | None) -> 
         return cast(Tensor, operation.apply(x, norm.weight, norm.bias, _seed(x), norm.eps, keep))  # type: ignore[no-untyped-call]
     x = x if norm is None else norm(x)
     return cast(Tensor, _Fused.apply(x, _seed(x), keep, layer.pool))  # type: ignore[no-untyped-call]
-
-
-def _can_fuse(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype == torch.float32 and _has_triton and not torch._C._are_functorch_transforms_active()
 
 
 def _can_normalise(norm: nn.Module, x: Tensor, pool: bool) -> bool:
@@ -70,15 +66,12 @@ def _can_normalise(norm: nn.Module, x: Tensor, pool: bool) -> bool:
     return fits and norm.affine and not norm.track_running_stats and not has_hooks and norm.num_features == x.shape[1]
 
 
-_has_triton = importlib.util.find_spec("triton") is not None
-
-
 class _Fused(torch.autograd.Function):
     """ReLU, dropout and, with `pool`, 2×2 max-pooling."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, seed: Tensor, keep: float, pool: bool) -> Tensor:
-        from . import activation_kernels as kernel
+        from . import activation_kernels as kernels
 
         x = _channels_last(x)
         ctx.shape, ctx.keep, ctx.pool = x.shape, keep, pool
@@ -87,17 +80,17 @@ class _Fused(torch.autograd.Function):
             y = _empty((n, c, h // 2, w // 2), x)
             kept = torch.empty_like(y, dtype=torch.uint8)
             sizes = (c, h, w, h // 2, w // 2)
-            kernel.pooled_forward[_grid(y)](x, y, kept, seed, y.numel(), *sizes, keep, BLOCK=BLOCK)
+            kernels.pooled_forward[_grid(y)](x, y, kept, seed, y.numel(), *sizes, keep, BLOCK=BLOCK)
         else:
             y = torch.empty_like(x)
             kept = torch.empty_like(y, dtype=torch.uint8)
-            kernel.plain_forward[_grid(y)](x, y, kept, seed, y.numel(), keep, BLOCK=BLOCK)
+            kernels.plain_forward[_grid(y)](x, y, kept, seed, y.numel(), keep, BLOCK=BLOCK)
         ctx.save_for_backward(kept)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        from . import activation_kernels as kernel
+        from . import activation_kernels as kernels
 
         (kept,) = ctx.saved_tensors
         dy = _channels_last(gradients[0])
@@ -105,9 +98,9 @@ class _Fused(torch.autograd.Function):
         if ctx.pool:
             _, c, h, w = ctx.shape
             sizes = (c, h, w, h // 2, w // 2)
-            kernel.pooled_backward[_grid(dx)](dy, kept, dx, dx.numel(), *sizes, ctx.keep, BLOCK=BLOCK)
+            kernels.pooled_backward[_grid(dx)](dy, kept, dx, dx.numel(), *sizes, ctx.keep, BLOCK=BLOCK)
         else:
-            kernel.plain_backward[_grid(dx)](dy, kept, dx, dx.numel(), ctx.keep, BLOCK=BLOCK)
+            kernels.plain_backward[_grid(dx)](dy, kept, dx, dx.numel(), ctx.keep, BLOCK=BLOCK)
         return dx, None, None, None
 
 
@@ -116,31 +109,28 @@ class Normalised(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
-        from . import activation_kernels as kernel
+        from . import activation_kernels as kernels
 
         x = x.contiguous()
         rows, features = x.shape
         y = torch.empty_like(x)
         mean, scale = torch.empty_like(weight), torch.empty_like(weight)
-        ctx.keep, ctx.sizes = keep, {"R": max(LEAST_ROWS, 1 << (rows - 1).bit_length()), "BLOCK": FEATURES}
-        kernel.normalised_forward[(-(-features // FEATURES),)](
-            x, weight, bias, y, mean, scale, seed, rows, features, eps, keep, **ctx.sizes
-        )
+        ctx.keep, ctx.grid = keep, (-(-features // FEATURES),)
+        ctx.sizes = {"R": max(LEAST_ROWS, 1 << (rows - 1).bit_length()), "BLOCK": FEATURES}
+        given, made = (x, weight, bias), (y, mean, scale)
+        kernels.normalised_forward[ctx.grid](*given, *made, seed, rows, features, eps, keep, **ctx.sizes)
         ctx.save_for_backward(x, y, weight, mean, scale)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        from . import activation_kernels as kernel
+        from . import activation_kernels as kernels
 
         x, y, weight, mean, scale = ctx.saved_tensors
-        rows, features = x.shape
-        dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
-        seen = gradients[0].contiguous(), x, y, weight, mean, scale
-        kernel.normalised_backward[(-(-features // FEATURES),)](
-            *seen, dx, dweight, dbias, rows, features, ctx.keep, **ctx.sizes
-        )
-        return dx, dweight, dbias, None, None, None
+        given = gradients[0].contiguous(), x, y, weight, mean, scale
+        made = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+        kernels.normalised_backward[ctx.grid](*given, *made, *x.shape, ctx.keep, **ctx.sizes)
+        return *made, None, None, None
 
 
 class NormalisedPool(torch.autograd.Function):
@@ -148,7 +138,7 @@ class NormalisedPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
-        from . import activation_kernels as kernel
+        from . import activation_kernels as kernels
 
         x = _channels_last(x)
         n, c, h, w = x.shape
@@ -158,10 +148,10 @@ class NormalisedPool(torch.autograd.Function):
         mean, scale = torch.empty_like(weight), torch.empty_like(weight)
         sums = x.new_empty(2 * PARTS, c)
         parts, share = _split(rows)
-        kernel.value_parts[_blocks(parts, c)](x, sums, rows, share, c, **ADDING)
-        made = y, normal, kept, mean, scale
-        kernel.norm_pool_forward[_blocks(-(-windows // WINDOWS), c)](
-            x, weight, bias, sums, seed, *made, windows, rows, share, parts, c, h, w, eps, keep, **NORMALISING
+        kernels.value_parts[_blocks(parts, c)](x, sums, rows, share, c, **ADDING)
+        given, made = (x, weight, bias, sums, seed), (y, normal, kept, mean, scale)
+        kernels.norm_pool_forward[_blocks(-(-windows // WINDOWS), c)](
+            *given, *made, windows, rows, share, parts, c, h, w, eps, keep, **NORMALISING
         )
         ctx.keep = keep
         ctx.save_for_backward(x, normal, kept, weight, mean, scale)
@@ -169,21 +159,21 @@ class NormalisedPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        from . import activation_kernels as kernel
+        from . import activation_kernels as kernels
 
         x, normal, kept, weight, mean, scale = ctx.saved_tensors
         dy = _channels_last(gradients[0])
         n, c, h, w = x.shape
         windows, cells = n * (h // 2) * (w // 2), n * -(-h // 2) * -(-w // 2)
-        dx, dweight, dbias = _empty(x.shape, x), torch.empty_like(weight), torch.empty_like(weight)
         sums = x.new_empty(2 * PARTS, c)
         parts, share = _split(windows)
-        kernel.gradient_parts[_blocks(parts, c)](dy, normal, sums, windows, share, c, ctx.keep, **ADDING)
-        seen = dy, x, kept, weight, mean, scale, sums
-        kernel.norm_pool_backward[_blocks(-(-cells // WINDOWS), c)](
-            *seen, dx, dweight, dbias, cells, n * h * w, parts, c, h, w, ctx.keep, **NORMALISING
+        kernels.gradient_parts[_blocks(parts, c)](dy, normal, sums, windows, share, c, ctx.keep, **ADDING)
+        given = dy, x, kept, weight, mean, scale, sums
+        made = _empty(x.shape, x), torch.empty_like(weight), torch.empty_like(weight)
+        kernels.norm_pool_backward[_blocks(-(-cells // WINDOWS), c)](
+            *given, *made, cells, n * h * w, parts, c, h, w, ctx.keep, **NORMALISING
         )
-        return dx, dweight, dbias, None, None, None
+        return *made, None, None, None
 
 
 def _split(rows: int) -> tuple[int, int]:
@@ -196,13 +186,13 @@ def _blocks(tiles: int, channels: int) -> tuple[int]:
     return (tiles * -(-channels // CHANNELS),)
 
 
+def _grid(tensor: Tensor) -> tuple[int]:
+    return (-(-tensor.numel() // BLOCK),)
+
+
 def _seed(x: Tensor) -> Tensor:
     """Drawn on the device, so that each replay of a captured step draws another seed."""
     return torch.randint(2**31 - 1, (1,), device=x.device)
-
-
-def _grid(tensor: Tensor) -> tuple[int]:
-    return (-(-tensor.numel() // BLOCK),)
 
 
 def _channels_last(x: Tensor) -> Tensor:
