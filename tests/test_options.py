@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pytest
 
 from remnant.options import (
+    ANYTHING,
     REQUIRED,
     Kind,
     OptionError,
     Positive,
     Share,
-    anything,
     checked,
     choice,
     each_layer,
@@ -73,7 +73,7 @@ def test_an_option_without_a_readable_annotation_goes_by_its_default() -> None:
     words = {name: option.kind.words for name, option in options_of(make).items()}
     assert words["share"] == "a number"
     assert words["on"] == "true or false"
-    assert words["size"] == anything().words
+    assert words["size"] == ANYTHING.words
     assert words["unknown"].endswith("or none")
 
 
@@ -93,6 +93,7 @@ def test_options_are_checked_by_name_and_value() -> None:
         (Positive, 1, 0),
         (float, -2.5, float("nan")),
         (float, 1e300, "many"),
+        (float, 1.0, 10**400),
         (Share, 0.0, 1.0),
         (bool, False, 0),
         (str, "word", 1),
@@ -109,9 +110,9 @@ def test_options_are_checked_by_name_and_value() -> None:
 )
 def test_a_kind_takes_its_values_and_refuses_others(annotation: Any, good: object, bad: object) -> None:
     kind = kind_of(annotation)
-    assert kind.check("x", good, "here") == good
-    with pytest.raises(OptionError, match=r"^here: x takes "):
-        kind.check("x", bad, "here")
+    assert kind.read(good, "x") == good
+    with pytest.raises(OptionError, match=r"^x(\[1\])? takes "):
+        kind.read(bad, "x")
 
 
 def test_numbers_have_one_form() -> None:
@@ -122,8 +123,12 @@ def test_numbers_have_one_form() -> None:
 def test_tables_by_layer() -> None:
     assert per_layer(whole(1)).read({"conv1": 2}) == {"conv1": 2}
     assert each_layer(number(0, 1)).read(1) == {"*": 1.0}
-    with pytest.raises(OptionError, match=r'here: x takes a table {"conv1" = …'):
-        per_layer(whole(1)).check("x", 3, "here")
+    with pytest.raises(OptionError, match=r'^x takes a table {"conv1" = …'):
+        per_layer(whole(1)).read(3, "x")
+    with pytest.raises(OptionError, match=r"^x\.conv1 takes a whole number from 1"):
+        per_layer(whole(1)).read({"conv1": 0}, "x")
+    with pytest.raises(OptionError, match=r"^x takes a number from 0 to 1, or a table"):
+        each_layer(number(0, 1)).read(2, "x")
 
 
 @pytest.mark.parametrize(
@@ -143,17 +148,17 @@ def test_a_threshold_has_three_forms(written: object, read: object) -> None:
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        (0, r"here: x\.value takes a number above 0"),
-        ({"start": 2}, r"here: x\.start takes a number above 0"),
-        ({"start": 0.9, "step": 1}, r"here: x\.step takes a number from 0 to under 1"),
-        ({"layers": {"head": 2}}, r"here: x\.layers\.head takes a number above 0"),
-        ({"layers": {}}, "here: x takes a number above 0 and up to 1, {start"),
-        ({"step": 0.1}, "here: x takes a number above 0 and up to 1, {start"),
-        ({}, "here: x takes a number above 0 and up to 1, {start"),
-        ({"value": 0.9, "start": 0.9}, "here: x takes a number above 0 and up to 1, {start"),
+        (0, r"^x\.value takes a number above 0"),
+        ({"start": 2}, r"^x\.start takes a number above 0"),
+        ({"start": 0.9, "step": 1}, r"^x\.step takes a number from 0 to under 1"),
+        ({"layers": {"head": 2}}, r"^x\.layers\.head takes a number above 0"),
+        ({"layers": {}}, "^x takes a number above 0 and up to 1, {start"),
+        ({"step": 0.1}, "^x takes a number above 0 and up to 1, {start"),
+        ({}, "^x takes a number above 0 and up to 1, {start"),
+        ({"value": 0.9, "start": 0.9}, "^x takes a number above 0 and up to 1, {start"),
     ],
 )
 def test_a_bad_threshold_is_refused_at_its_part(written: object, says: str) -> None:
     kind: Kind = threshold()
     with pytest.raises(OptionError, match=says):
-        kind.check("x", written, "here")
+        kind.read(written, "x")

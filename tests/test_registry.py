@@ -21,7 +21,7 @@ class Own:
 @pytest.fixture
 def shapes() -> Registry[Any]:
     found: Registry[Any] = Registry("shape", "example.shapes")
-    found.register("square")(int)
+    found["square"] = int
     found["circle"] = float
     return found
 

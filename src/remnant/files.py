@@ -24,7 +24,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_folder(path.parent)
+    with suppress(OSError):  # makes the rename survive a power cut, where the system lets a folder be synced
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_file(path: Path, *pieces: bytes | memoryview) -> None:
@@ -61,13 +66,3 @@ def _is_dead(pid: int) -> bool:
     except PermissionError:
         pass  # it lives, and belongs to another user
     return False
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself survive a power cut, where the system lets a folder be synced."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -5,19 +5,16 @@ A parameter's annotation says which values it takes. Bounds go into `Annotated`:
     def __init__(self, network, *, lr: Annotated[float, number(0, 10, above=True)] = 0.01, samples: Positive = 300): ...
 """
 
-from __future__ import annotations
-
 import inspect
 import json
-import math
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from .errors import UserError
-from .suggest import did_you_mean
+from .errors import UserError, did_you_mean
 
 REQUIRED: Any = inspect.Parameter.empty
 
@@ -26,35 +23,31 @@ class OptionError(UserError, ValueError):
     """An option that does not exist, or a value it does not take."""
 
 
-class Refused(Exception):  # noqa: N818
-    """Raised by a kind's `read`. `part` is the key inside a table, `words` describes the values allowed there."""
-
-    def __init__(self, part: str = "", words: str = "") -> None:
-        self.part, self.words = part, words
-
-
 @dataclass(frozen=True)
 class Kind:
     """The values that an option takes.
 
     Args:
         words: completes the sentence "lr takes …".
-        read: brings a value into its one form (1 becomes 1.0), or raises `Refused`.
+        accepts: tells whether a value is allowed.
+        convert: brings an allowed value into its one form (1 becomes 1.0). Errors about its parts begin with the label.
         optional: whether None is a value.
         forms: the ways to write the option as a table, each with its keys; `"*"` and `"layers.*"` stand for layer patterns.
     """
 
     words: str
-    read: Callable[[Any], Any]
+    accepts: Callable[[Any], bool]
+    convert: Callable[[Any, str], Any] = lambda value, label: value
     optional: bool = False
     forms: tuple[tuple[str, ...], ...] = ()
 
-    def check(self, key: str, value: Any, label: str) -> Any:
-        """Returns the value in its one form; otherwise raises an OptionError that begins with `label`."""
-        try:
-            return self.read(value)
-        except Refused as refused:
-            raise OptionError(f"{label}: {key}{refused.part} takes {refused.words or self.words}.") from None
+    def read(self, value: Any, label: str = "The option") -> Any:
+        """Returns the value in its one form, or raises an OptionError that begins with `label`."""
+        if self.optional and value is None:
+            return None
+        if not self.accepts(value):
+            raise OptionError(f"{label} takes {self.words}.")
+        return self.convert(value, label)
 
 
 class Option(NamedTuple):
@@ -76,28 +69,25 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     {'tasks': ('a whole number from 1 to 9', 3)}
     """
     found: dict[str, Option] = {}
-    owners = [vars(c)["__init__"] for c in getattr(function, "__mro__", ()) if "__init__" in vars(c)] or [function]
-    for owner in owners:
+    takes_positional = not isinstance(function, type) or is_dataclass(function)
+    constructors = [vars(cls)["__init__"] for cls in getattr(function, "__mro__", ()) if "__init__" in vars(cls)]
+    for owner in constructors or [function]:
         hints: dict[str, Any] = {}
         with suppress(NameError):  # a type that its file imports for type checkers only
             hints = get_type_hints(owner, include_extras=True)
-        parameters = inspect.signature(owner).parameters.values()
-        for parameter in parameters:
-            if parameter.name not in found and _is_option(parameter, function):
-                default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-                kind = kind_of(hints.get(parameter.name, type(default) if isinstance(default, bool | float) else Any))
-                found[parameter.name] = Option(or_none(kind) if default is None else kind, default)
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        parameters = inspect.signature(owner).parameters
+        for name, parameter in parameters.items():
+            default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+            positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and (
+                takes_positional or default is not REQUIRED
+            )
+            if name in ("self", "seed", *found) or not (positional or parameter.kind is parameter.KEYWORD_ONLY):
+                continue
+            kind = kind_of(hints.get(name, type(default) if isinstance(default, bool | float) else Any))
+            found[name] = Option(or_none(kind) if default is None else kind, default)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             break
     return found
-
-
-def _is_option(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:
-    if parameter.name in ("self", "seed"):
-        return False
-    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-        return parameter.default is not REQUIRED or not isinstance(function, type) or is_dataclass(function)
-    return parameter.kind is parameter.KEYWORD_ONLY
 
 
 def checked(function: Callable[..., Any], given: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -106,147 +96,122 @@ def checked(function: Callable[..., Any], given: Mapping[str, Any], owner: str) 
     for name in given:
         if name not in options:
             raise OptionError(f"{name}={given[name]!r}: no such option of {owner}. {did_you_mean(name, options)}")
-    return {name: options[name].kind.check(name, value, f"{name}={value!r}") for name, value in given.items()}
+    return {name: options[name].kind.read(value, f"{name}={value!r}: {name}") for name, value in given.items()}
 
 
 def kind_of(annotation: Any) -> Kind:
     """Returns the kind that an annotation asks for: the one inside `Annotated`, or that of the type."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        kinds = [each for each in args[1:] if isinstance(each, Kind)]
-        return kinds[0] if kinds else kind_of(args[0])
+        return next((each for each in args[1:] if isinstance(each, Kind)), None) or kind_of(args[0])
     if origin in (types.UnionType, Union):
         others = [arg for arg in args if arg is not type(None)]
-        kind = kind_of(others[0]) if len(others) == 1 else anything()
+        kind = kind_of(others[0]) if len(others) == 1 else ANYTHING
         return or_none(kind) if type(None) in args else kind
     if origin is Literal:
         return choice(args)
-    if origin is tuple and ... not in args:
-        return list_of(kind_of(args[0]), len(args))
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        return list_of(kind_of(args[0]))
-    return PLAIN[annotation] if annotation in PLAIN else anything()
-
-
-def _passing(words: str, passes: Callable[[Any], bool], form: Callable[[Any], Any] = lambda value: value) -> Kind:
-    """A kind whose values pass a test; `form` then brings them into their one form."""
-
-    def read(value: Any) -> Any:
-        if not passes(value):
-            raise Refused
-        return form(value)
-
-    return Kind(words, read)
+        return list_of(kind_of(args[0]), len(args) if origin is tuple and ... not in args else None)
+    return PLAIN.get(annotation, ANYTHING)
 
 
 def whole(low: int = 0, high: int = 1_000_000) -> Kind:
     """A whole number from `low` to `high`."""
-    words = f"a whole number from {low:,} to {high:,}"
-    return _passing(
-        words, lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    return Kind(
+        f"a whole number from {low:,} to {high:,}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
     )
 
 
 def number(low: float, high: float, *, above: bool = False, below: bool = False) -> Kind:
     """A number from `low` to `high`; `above` and `below` exclude the bounds themselves."""
 
-    def passes(value: Any) -> bool:
+    def accepts(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return low <= value <= high and not (above and value == low) and not (below and value == high)
 
     start = f"above {low:g} and up to" if above else f"from {low:g} to"
-    return _passing(f"a number {start} {'under ' if below else ''}{high:g}", passes, float)
+    return Kind(f"a number {start} {'under ' if below else ''}{high:g}", accepts, lambda value, label: float(value))
 
 
 def choice(options: Sequence[str]) -> Kind:
     """One of the given words."""
-    return _passing(" or ".join(map(repr, options)), lambda value: value in options)
+    return Kind(" or ".join(map(repr, options)), lambda value: value in options)
 
 
 def list_of(kind: Kind, length: int | None = None) -> Kind:
     """A list of values of one kind, not empty."""
-
-    def passes(value: Any) -> bool:
-        return isinstance(value, list | tuple) and len(value) > 0 and length in (None, len(value))
-
-    words = f"a list [{', '.join(['…'] * (length or 1))}] where each entry is {kind.words}"
-    return _passing(words, passes, lambda value: [kind.read(item) for item in value])
+    return Kind(
+        f"a list [{', '.join(['…'] * (length or 1))}] where each entry is {kind.words}",
+        lambda value: isinstance(value, list | tuple) and len(value) > 0 and length in (None, len(value)),
+        lambda value, label: [kind.read(item, f"{label}[{index}]") for index, item in enumerate(value)],
+    )
 
 
 def per_layer(kind: Kind) -> Kind:
     """A table of patterns of layer names."""
-    words = f'a table {{"conv1" = …, "*" = …}} of layer patterns, where each entry is {kind.words}'
-    table = _passing(
-        words, lambda value: isinstance(value, Mapping), lambda value: {str(p): kind.read(value[p]) for p in value}
+    return Kind(
+        f'a table {{"conv1" = …, "*" = …}} of layer patterns, where each entry is {kind.words}',
+        lambda value: isinstance(value, Mapping),
+        lambda value, label: {str(layer): kind.read(item, f"{label}.{layer}") for layer, item in value.items()},
+        forms=(("*",),),
     )
-    return replace(table, forms=(("*",),))
 
 
 def each_layer(kind: Kind) -> Kind:
     """One value for all layers, or a table of patterns of layer names."""
     table = per_layer(kind)
-    words = f'{kind.words}, or a table {{"conv1" = …, "*" = …}} of them by layer pattern'
     return replace(
-        table, words=words, read=lambda value: table.read(value if isinstance(value, Mapping) else {"*": value})
+        table,
+        words=f'{kind.words}, or a table {{"conv1" = …, "*" = …}} of them by layer pattern',
+        accepts=lambda value: isinstance(value, Mapping) or kind.accepts(value),
+        convert=lambda value, label: table.convert(value if isinstance(value, Mapping) else {"*": value}, label),
     )
 
 
 def threshold() -> Kind:
     """ε: a number, {start, step} over the tasks, or {layers} by layer pattern. `remnant.memory.parse_threshold` reads it."""
-    energy, step = number(0, 1, above=True), number(0, 1, below=True)
-    forms = (("value",), ("start", "step"), ("layers.*",))
-    words = (
-        "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
-        'or {layers = {"hidden.0" = …, "*" = …}}'
-    )
+    energy = number(0, 1, above=True)
+    parts = {"value": energy, "start": energy, "step": number(0, 1, below=True), "layers": per_layer(energy)}
+    tables = ({"value"}, {"start"}, {"start", "step"}, {"layers"})
 
-    def read_part(name: str, value: Any) -> Any:
-        kind = step if name == "step" else energy
-        try:
-            return kind.read(value)
-        except Refused:
-            raise Refused(f".{name}", kind.words) from None
-
-    def read(value: Any) -> dict[str, Any]:
+    def convert(value: Any, label: str) -> dict[str, Any]:
         table = value if isinstance(value, Mapping) else {"value": value}
-        if table.keys() == {"layers"} and isinstance(table["layers"], Mapping) and table["layers"]:
-            return {"layers": {name: read_part(f"layers.{name}", e) for name, e in table["layers"].items()}}
-        if table.keys() == {"start"}:
-            table = {**table, "step": 0.0}
-        if table.keys() not in ({"value"}, {"start", "step"}):
-            raise Refused
-        return {name: read_part(name, table[name]) for name in table}
+        found = {name: parts[name].read(part, f"{label}.{name}") for name, part in table.items()}
+        return {**found, "step": 0.0} if found.keys() == {"start"} else found
 
-    return Kind(words, read, forms=forms)
+    return Kind(
+        "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
+        'or {layers = {"hidden.0" = …, "*" = …}}',
+        lambda value: not isinstance(value, Mapping) or (value.keys() in tables and value.get("layers") != {}),
+        convert,
+        forms=(("value",), ("start", "step"), ("layers.*",)),
+    )
 
 
 def or_none(kind: Kind) -> Kind:
     """A value of the kind, or None."""
-    if kind.optional:
-        return kind
-    read = kind.read
-    words = f"{kind.words}, or none"
-    return replace(kind, words=words, optional=True, read=lambda value: None if value is None else read(value))
+    return kind if kind.optional else replace(kind, words=f"{kind.words}, or none", optional=True)
 
 
-def anything() -> Kind:
-    """Any value that a settings file can hold."""
-
-    def read(value: Any) -> Any:
-        try:
-            return json.loads(json.dumps(REQUIRED if value is None else value, allow_nan=False))
-        except (TypeError, ValueError):
-            raise Refused from None
-
-    return Kind("a number, a word, true or false, or a list or table of them", read)
+def _fits_json(value: Any) -> bool:
+    try:
+        return json.dumps(value, allow_nan=False) != "null"
+    except (TypeError, ValueError):
+        return False
 
 
+ANYTHING = Kind(
+    "a number, a word, true or false, or a list or table of them",
+    _fits_json,
+    lambda value, label: json.loads(json.dumps(value)),
+)
 PLAIN = {
-    bool: _passing("true or false", lambda value: isinstance(value, bool)),
+    bool: Kind("true or false", lambda value: isinstance(value, bool)),
     int: whole(),
-    float: replace(number(-math.inf, math.inf, above=True, below=True), words="a number"),
-    str: _passing("a word", lambda value: isinstance(value, str)),
+    float: replace(number(-sys.float_info.max, sys.float_info.max), words="a number"),
+    str: Kind("a word", lambda value: isinstance(value, str)),
 }
 Positive = Annotated[int, whole(1)]
 Share = Annotated[float, number(0, 1, below=True)]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from .errors import UserError
-from .suggest import did_you_mean
+from .errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class UnknownNameError(UserError, KeyError):
         return str(self.args[0])
 
 
-class Registry(Mapping[str, T], Generic[T]):
+class Registry(UserDict[str, T]):
     """Things of one kind by name.
 
     A name is a registered name, an entry point of an installed package, or `path/to/file.py:Name`. Iteration gives the
@@ -43,57 +43,37 @@ class Registry(Mapping[str, T], Generic[T]):
     """
 
     def __init__(self, kind: str, group: str) -> None:
+        super().__init__()
         self.kind, self.group = kind, group
-        self._registered: dict[str, T] = {}
         self._objects: dict[str, T] = {}  # by the reference that `name_of` gave them
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Returns a decorator that registers a class or function under `name`."""
-
-        def registered(thing: T) -> T:
-            self._registered[name] = thing
-            return thing
-
-        return registered
-
-    def __setitem__(self, name: str, thing: T) -> None:
-        self._registered[name] = thing
-
-    def __delitem__(self, name: str) -> None:
-        del self._registered[name]
-
-    def __getitem__(self, name: str) -> T:
-        for things in (self._registered, self._objects):
-            if name in things:
-                return things[name]
+    def __missing__(self, name: str) -> T:
+        if name in self._objects:
+            return self._objects[name]
         found: T
         if is_file_reference(name):
             found = load_from_file(name)
             return found
-        for point in self._entry_points().select(name=name):
+        for point in _entry_points(self.group, tuple(sys.path)).select(name=name):
             with _explained(f"The {self.kind} '{name}' ({point.value})"):
                 found = point.load()
             return found
         raise UnknownNameError(f"No {self.kind} called '{name}'. {did_you_mean(name, self)}")
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._registered or name in self._entry_points().names
-
     def __iter__(self) -> Iterator[str]:
-        yield from self._registered
-        yield from sorted(self._entry_points().names - self._registered.keys())
+        return iter([*self.data, *sorted(_entry_points(self.group, tuple(sys.path)).names - self.data.keys())])
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def _entry_points(self) -> EntryPoints:
-        return _entry_points(self.group, tuple(sys.path))
+        return len(set(self))
 
     def name_of(self, thing: T | str) -> str:
         """Returns a name that leads to `thing` in any process: its registered name, or `path/to/file.py:Name`."""
         if isinstance(thing, str):
             return thing
-        for name, registered in self._registered.items():
+        for name, registered in self.data.items():
             if registered is thing:
                 return name
         own_name = getattr(thing, "__qualname__", "")

@@ -120,7 +120,7 @@ def test_an_entry_point_is_a_stream_like_the_built_in(tmp_path: Path, monkeypatc
         (lambda: load_stream("split-cifar100", tasks=7), "sizes=[…], on the command line --set stream.sizes=[…]."),
         (lambda: load_stream("split-cifar100", tasks=100), "equal tasks of at least 2"),
         (lambda: load_stream("split-cifar100", sizes=[60, 60]), "ask for 120 classes"),
-        (lambda: load_stream("split-cifar100", sizes=[1, 50]), "sizes=[1, 50]: sizes takes a list"),
+        (lambda: load_stream("split-cifar100", sizes=[1, 50]), "sizes=[1, 50]: sizes[0] takes a whole number from 2"),
         (lambda: load_stream("split-cifar100", class_order="random"), "takes 'natural' or 'shuffled'"),
         (lambda: load_stream("pmnist", pixels="raw"), "takes 'normalised' or 'unit'"),
     ],

@@ -25,7 +25,7 @@ SuperclassOrder = Annotated[
     int | Literal["seed"],
     Kind(
         "a whole number from 0 to 4, or 'seed' (the seed mod 5)",
-        lambda value: value if value == "seed" else whole(0, 4).read(value),
+        lambda value: value == "seed" or whole(0, 4).accepts(value),
     ),
 ]
 
@@ -144,21 +144,18 @@ def _split(
     counts = [classes // tasks] * tasks if sizes is None else list(sizes)
     if sum(counts) > classes:
         raise DataError(f"sizes={counts}: they ask for {sum(counts)} classes, and there are {classes}.")
-    dataset, transform, order = load_dataset(name), standardise(name), _ordered(classes, class_order, seed)
+    order = generator(seed, "classes").permutation(classes) if class_order == "shuffled" else np.arange(classes)
+    dataset, transform = load_dataset(name), standardise(name)
     groups = np.split(order, np.cumsum(counts))[: len(counts)]
     made = [(f"classes {_abbreviated(group.tolist())}", dataset, group, transform) for group in groups]
     return _class_stream(name, "multi", made, valid, seed)
 
 
 def _incremental(name: str, seed: int, class_order: ClassOrder, valid: float) -> Stream:
+    order = generator(seed, "classes").permutation(10) if class_order == "shuffled" else np.arange(10)
     dataset, transform = load_dataset(name), standardise(name)
-    order = _ordered(10, class_order, seed)
     groups = [(f"digit {digit}", dataset, np.array([digit]), transform) for digit in order]
     return _class_stream(name, "single", groups, valid, seed)
-
-
-def _ordered(classes: int, class_order: ClassOrder, seed: int) -> Classes:
-    return generator(seed, "classes").permutation(classes) if class_order == "shuffled" else np.arange(classes)
 
 
 def _class_stream(
@@ -185,18 +182,13 @@ def _scrambled(x: Tensor) -> Tensor:
 
 
 def _coloured(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], enlarge: bool) -> Tensor:
-    """Normalised 32×32 images in three channels. Grey ones are enlarged or padded first."""
-    if x.shape[1] == 1:
-        x = (_enlarged(x) if enlarge else pad(x, (2, 2, 2, 2))).expand(-1, 3, -1, -1)
-    return normalise(x, mean, std)
-
-
-def _enlarged(x: Tensor) -> Tensor:
-    """Bicubic enlargement, rounded to whole bytes as an image program would store them."""
-    if len(x) == 0:
-        return x.new_zeros((0, 1, 32, 32))
-    larger = interpolate(x.to(torch.float32), (32, 32), mode="bicubic", antialias=True, align_corners=False)
-    return larger.round_().clamp_(0, 255)
+    """Normalised 32×32 images in three channels. Grey ones are padded, or enlarged to whole bytes as a program stores them."""
+    if x.shape[1] == 1 and enlarge and len(x):
+        larger = interpolate(x.to(torch.float32), (32, 32), mode="bicubic", antialias=True, align_corners=False)
+        x = larger.round_().clamp_(0, 255)
+    elif x.shape[1] == 1:
+        x = pad(x, (2, 2, 2, 2))
+    return normalise(x.expand(-1, 3, -1, -1), mean, std)
 
 
 def _abbreviated(classes: list[int]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from remnant.suggest import did_you_mean, nearest
+from remnant.errors import did_you_mean, nearest
 
 Value = TypeVar("Value")
 

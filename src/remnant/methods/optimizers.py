@@ -18,7 +18,6 @@ OptimizerFactory = Callable[[Sequence[nn.Parameter], Tensor], optim.Optimizer]
 OPTIMIZERS: Registry[Callable[..., OptimizerFactory]] = Registry("optimizer", "remnant.optimizers")
 
 
-@OPTIMIZERS.register("sgd")
 def sgd(*, momentum: Share = 0.0, nesterov: bool = False, weight_decay: Decay = 0.0) -> OptimizerFactory:
     # Only the fused kernel reads the learning rate on the device.
     return _factory(optim.SGD, fused=True, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
@@ -33,15 +32,13 @@ def _adam(kind: Callable[..., optim.Optimizer], default_decay: float) -> Callabl
     return adam
 
 
-OPTIMIZERS["adam"] = _adam(optim.Adam, 0.0)
-OPTIMIZERS["adamw"] = _adam(optim.AdamW, 0.01)
-
-
-@OPTIMIZERS.register("rmsprop")
 def rmsprop(
     *, alpha: Share = 0.99, momentum: Share = 0.0, eps: Epsilon = 1e-8, weight_decay: Decay = 0.0
 ) -> OptimizerFactory:
     return _factory(optim.RMSprop, alpha=alpha, momentum=momentum, eps=eps, weight_decay=weight_decay)
+
+
+OPTIMIZERS.update(sgd=sgd, adam=_adam(optim.Adam, 0.0), adamw=_adam(optim.AdamW, 0.01), rmsprop=rmsprop)
 
 
 def _factory(kind: Callable[..., optim.Optimizer], **options: Any) -> OptimizerFactory:

@@ -62,7 +62,7 @@ class LeNet(Network):
         bias: bool = False,
     ) -> None:
         super().__init__(input_shape, classes)
-        kind_of(Init).check("init", init, f"init={init!r}")
+        kind_of(Init).read(init, f"init={init!r}: init")
         self.conv1 = nn.Conv2d(image_channels(self), width, 5, padding=2, bias=bias)
         self.conv2 = nn.Conv2d(width, width * 50 // 20, 5, padding=2, bias=bias)
         self.response_norm = nn.LocalResponseNorm(4, alpha=0.001 / 9, beta=0.75, k=1)

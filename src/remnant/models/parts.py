@@ -26,7 +26,7 @@ Norm = Annotated[Literal["running", "batch"], NORM_KIND]
 
 def norm_after(layer: nn.Linear | nn.Conv2d, norm: Norm) -> nn.BatchNorm1d | nn.BatchNorm2d:
     """The batch normalisation of a layer's outputs."""
-    tracks = NORM_KIND.check("norm", norm, f"norm={norm!r}") == "running"
+    tracks = NORM_KIND.read(norm, f"norm={norm!r}: norm") == "running"
     kind = nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d
     return kind(len(layer.weight), track_running_stats=tracks)
 

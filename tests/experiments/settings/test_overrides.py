@@ -106,8 +106,10 @@ def test_early_stopping_comes_whole() -> None:
 def test_a_layers_own_number_of_samples_is_checked() -> None:
     settings = resolve("split-cifar100", "gpm", ['layer_samples={"*"=50, conv1=10}'])
     assert list(settings.options["layer_samples"].items()) == [("conv1", 10), ("*", 50)]  # the special first
-    with pytest.raises(OptionError, match=r'layer_samples takes a table {"conv1" = …, .* a whole number from 1'):
+    with pytest.raises(OptionError, match=r"layer_samples\.conv1 takes a whole number from 1"):
         resolve("split-cifar100", "gpm", ["layer_samples={conv1=0}"])
+    with pytest.raises(OptionError, match=r'layer_samples takes a table {"conv1" = …, .* a whole number from 1'):
+        resolve("split-cifar100", "gpm", ["layer_samples=5"])
 
 
 def test_samples_of_the_recipes_layers_do_not_follow_to_another_network() -> None:
@@ -159,7 +161,7 @@ def test_another_network_starts_from_its_own_defaults(swapped: bool) -> None:
         ("training.batch=0", "training.batch takes a whole number from 1"),
         ("training.epochs=none", "training.epochs takes a whole number from 1"),
         ("network.hidden=100", "network.hidden takes a list"),
-        ("network.hidden=[100, 0]", "network.hidden takes a list"),
+        ("network.hidden=[100, 0]", "network.hidden[1] takes a whole number from 1"),
         ("network.bias=1", "network.bias takes true or false."),
         ("stream.tasks=0", "stream.tasks takes a whole number from 1 to 1,000."),
         ("stream.valid=1", "stream.valid takes a number from 0 to under 1."),

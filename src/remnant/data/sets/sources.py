@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from remnant.suggest import did_you_mean
+from remnant.errors import did_you_mean
 
 from ..errors import DataError
 

@@ -10,10 +10,9 @@ from contextlib import suppress
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from remnant.errors import shorten
-from remnant.options import Kind, OptionError, Refused
+from remnant.errors import nearest
+from remnant.options import Kind, OptionError
 from remnant.registry import is_file_reference
-from remnant.suggest import nearest
 
 from .schema import EARLY_STOPPING, Section
 
@@ -49,14 +48,18 @@ def parse(overrides: Sequence[str]) -> list[Change]:
     parsed: dict[str, Change] = {}
     for text in overrides:
         key, equals, value = (part.strip() for part in text.partition("="))
-        label = f"--set {shorten(key)}={shorten(value)}"
+        label = f"--set {_shortened(key)}={_shortened(value)}"
         if not key or not equals or not value:
-            raise OptionError(f"--set {shorten(text)}: expected key=value, for example lr=0.1 or training.epochs=1.")
+            raise OptionError(f"--set {_shortened(text)}: expected key=value, for example lr=0.1 or training.epochs=1.")
         key = f"{key}.name" if key in ("network", "optimizer") else key
         if key in parsed:
             raise OptionError(f"{parsed[key].label} {label}: {key} is set twice. Give one of them.")
         parsed[key] = Change(key, _value(value, label), label)
     return list(parsed.values())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _value(text: str, label: str) -> Any:
@@ -120,7 +123,7 @@ def merged(kind: Kind, old: Any, part: str, value: Any) -> dict[str, Any]:
     """Returns the table with one part set. A part of another form starts that form from nothing."""
     table: dict[str, Any] = old if isinstance(old, dict) else {}
     if not table:
-        with suppress(Refused):
+        with suppress(OptionError):
             table = kind.read(old) or {}
     form = _form(kind, part)
     kept = {key: item for key, item in table.items() if _form(kind, key) == form}

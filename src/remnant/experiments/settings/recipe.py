@@ -10,9 +10,9 @@ from importlib.resources import files
 from typing import Any
 
 from remnant.data import BENCHMARKS
+from remnant.errors import did_you_mean
 from remnant.options import OptionError, checked
 from remnant.registry import is_file_reference
-from remnant.suggest import did_you_mean
 
 FALLBACK = "default"  # the recipe of streams that have none of their own
 PROTOCOLS = ("paper", "sane")

@@ -192,7 +192,7 @@ class _Draft:
             raise OptionError(f"{label}: {self.sections[section].owner} has no such setting.")
         kind, default = option
         value = None if kind.optional and values[name] == "none" else values[name]
-        values[name] = kind.check(write_key(section, name), value, label)
+        values[name] = kind.read(value, f"{label}: {write_key(section, name)}")
         if values[name] is None and name in EARLY_STOPPING and section == "training":
             for each in EARLY_STOPPING:
                 values.pop(each, None)

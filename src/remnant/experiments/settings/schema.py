@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from remnant.data import BENCHMARKS
 from remnant.methods import METHODS, OPTIMIZERS, Method
 from remnant.models import MODELS, Network
-from remnant.options import REQUIRED, Kind, Option, OptionError, Refused, anything, options_of, or_none
+from remnant.options import ANYTHING, REQUIRED, Kind, Option, OptionError, options_of, or_none
 from remnant.registry import Registry, UnknownNameError
 from remnant.training import Schedule
 
@@ -61,7 +61,7 @@ def default_options(section: Section) -> dict[str, Any]:
     """Returns all defaults that a settings file can hold, for a method that the recipe does not mention."""
     values = {}
     for name, (kind, default) in section.options.items():
-        with suppress(Refused):  # raised if there is no default, or if settings cannot hold it
+        with suppress(OptionError):  # raised if there is no default, or if settings cannot hold it
             values[name] = kind.read(default)
     return {name: value for name, value in values.items() if value is not None}
 
@@ -72,7 +72,7 @@ def stream_section(benchmark: str, given: Iterable[str] = ()) -> Section:
     if not callable(function):
         return Section(benchmark, {})
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
-    others = {name: Option(anything(), None) for name in given if takes_any}
+    others = {name: Option(ANYTHING, None) for name in given if takes_any}
     return Section(benchmark, {**others, **options_of(function)})
 
 
@@ -80,7 +80,9 @@ def named_section(registry: Registry[Any], name: Any, label: str = "") -> Sectio
     """Returns the name and the options of a network or optimizer."""
     options = options_of(find(registry, name, label, Network if registry is MODELS else object))
     default = PLAIN_SGD if registry is OPTIMIZERS else REQUIRED
-    allowed = Kind(f"{', '.join(registry)} or path/to/file.py:Name", str)
+    allowed = Kind(
+        f"{', '.join(registry)} or path/to/file.py:Name", lambda value: True, lambda value, label: str(value)
+    )
     return Section(str(name), {"name": Option(allowed, default), **options})
 
 
