@@ -1,10 +1,4 @@
-"""Streams of tasks: the built-in benchmarks on real data, and a user's own.
-
->>> from remnant.data import load_stream
->>> stream = load_stream("permuted-digits", seed=0, tasks=3)
->>> len(stream), stream.head, stream.input_shape
-(3, 'single', (1, 8, 8))
-"""
+"""Streams of tasks: the built-in benchmarks on real data, and a user's own."""
 
 from typing import TYPE_CHECKING
 

@@ -8,18 +8,8 @@ from typing import Any, NamedTuple
 from remnant.options import checked, options_of
 from remnant.registry import Registry, is_file_reference
 
-from .class_groups import (
-    FIVE,
-    cifar100_superclass,
-    digits_incremental,
-    five_datasets,
-    mnist_incremental,
-    split_cifar100,
-    split_miniimagenet,
-    split_tinyimagenet,
-)
+from . import class_groups, permuted
 from .errors import DataError
-from .permuted import permuted_digits, permuted_fashion, pmnist, rotated_mnist
 from .stream import Head, Stream
 from .task_builder import generator
 
@@ -36,17 +26,17 @@ class BuiltIn(NamedTuple):
 
 
 BUILT_IN = {
-    "pmnist": BuiltIn(pmnist, ("mnist",), (1, 28, 28), "single"),
-    "permuted-fashion": BuiltIn(permuted_fashion, ("fashion_mnist",), (1, 28, 28), "single"),
-    "permuted-digits": BuiltIn(permuted_digits, ("digits",), (1, 8, 8), "single"),
-    "rotated-mnist": BuiltIn(rotated_mnist, ("mnist",), (1, 28, 28), "single"),
-    "split-cifar100": BuiltIn(split_cifar100, ("cifar100",), (3, 32, 32), "multi"),
-    "cifar100-superclass": BuiltIn(cifar100_superclass, ("cifar100",), (3, 32, 32), "multi"),
-    "split-miniimagenet": BuiltIn(split_miniimagenet, ("miniimagenet",), (3, 84, 84), "multi"),
-    "split-tinyimagenet": BuiltIn(split_tinyimagenet, ("tiny_imagenet",), (3, 64, 64), "multi"),
-    "five-datasets": BuiltIn(five_datasets, tuple(FIVE), (3, 32, 32), "multi"),
-    "digits-incremental": BuiltIn(digits_incremental, ("digits",), (1, 8, 8), "single"),
-    "mnist-incremental": BuiltIn(mnist_incremental, ("mnist",), (1, 28, 28), "single"),
+    "pmnist": BuiltIn(permuted.pmnist, ("mnist",), (1, 28, 28), "single"),
+    "permuted-fashion": BuiltIn(permuted.permuted_fashion, ("fashion_mnist",), (1, 28, 28), "single"),
+    "permuted-digits": BuiltIn(permuted.permuted_digits, ("digits",), (1, 8, 8), "single"),
+    "rotated-mnist": BuiltIn(permuted.rotated_mnist, ("mnist",), (1, 28, 28), "single"),
+    "split-cifar100": BuiltIn(class_groups.split_cifar100, ("cifar100",), (3, 32, 32), "multi"),
+    "cifar100-superclass": BuiltIn(class_groups.cifar100_superclass, ("cifar100",), (3, 32, 32), "multi"),
+    "split-miniimagenet": BuiltIn(class_groups.split_miniimagenet, ("miniimagenet",), (3, 84, 84), "multi"),
+    "split-tinyimagenet": BuiltIn(class_groups.split_tinyimagenet, ("tiny_imagenet",), (3, 64, 64), "multi"),
+    "five-datasets": BuiltIn(class_groups.five_datasets, tuple(class_groups.FIVE), (3, 32, 32), "multi"),
+    "digits-incremental": BuiltIn(class_groups.digits_incremental, ("digits",), (1, 8, 8), "single"),
+    "mnist-incremental": BuiltIn(class_groups.mnist_incremental, ("mnist",), (1, 28, 28), "single"),
 }
 
 BENCHMARKS: Registry[Stream | StreamFunction] = Registry("stream", "remnant.streams")

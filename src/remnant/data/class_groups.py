@@ -103,11 +103,7 @@ def cifar100_superclass(
     order: SuperclassOrder = 0,
     valid: Share = 0.05,
 ) -> Stream:
-    """CIFAR-100's 20 superclasses, one task of 5 classes each, in one of five published orders.
-
-    `order="seed"` takes the order number (seed mod 5), so that five seeds cover the five orders. The published results
-    were measured on pixels read in the wrong layout; `layout="as-published"` scrambles them in the same way.
-    """
+    """CIFAR-100's 20 superclasses, one task of 5 classes each, in one of five published orders."""
     dataset, transform = load_dataset("cifar100"), _scrambled if layout == "as-published" else normalise
     coarse, fine = dataset.coarse("train"), dataset.labels("train")
     groups = SUPERCLASS_ORDERS[seed % len(SUPERCLASS_ORDERS) if order == "seed" else order]
@@ -118,14 +114,10 @@ def cifar100_superclass(
 def five_datasets(
     seed: int, *, fourth: Literal["fashion-mnist", "as-published"] = "fashion-mnist", valid: Share = 0.05
 ) -> Stream:
-    """CIFAR-10, MNIST, SVHN, Fashion-MNIST (the recipe: MNIST again, as published) and notMNIST, one task each.
-
-    The published code trains on MNIST twice: it gives Fashion-MNIST's addresses under a name that its version of torchvision
-    does not read, and so gets MNIST's files. `fourth="as-published"` does the same, with Fashion-MNIST's statistics.
-    """
+    """CIFAR-10, MNIST, SVHN, Fashion-MNIST (the recipe: MNIST again, as published) and notMNIST, one task each."""
     groups = []
     for name, (title, mean, std) in FIVE.items():
-        if fourth == "as-published" and name == "fashion_mnist":
+        if fourth == "as-published" and name == "fashion_mnist":  # with Fashion-MNIST's statistics
             name, title = "mnist", "MNIST again"
         transform = partial(_coloured, mean=mean, std=std, enlarge=name == "notmnist")
         groups.append((title, load_dataset(name), np.arange(10), transform))
@@ -182,7 +174,7 @@ def _scrambled(x: Tensor) -> Tensor:
 
 
 def _coloured(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], enlarge: bool) -> Tensor:
-    """Normalised 32×32 images in three channels. Grey ones are padded, or enlarged to whole bytes as a program stores them."""
+    """Normalised 32×32 images in three channels. Grey ones are padded, or enlarged and rounded to bytes."""
     if x.shape[1] == 1 and enlarge and len(x):
         larger = interpolate(x.to(torch.float32), (32, 32), mode="bicubic", antialias=True, align_corners=False)
         x = larger.round_().clamp_(0, 255)

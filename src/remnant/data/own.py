@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,20 +31,14 @@ class Examples:
     where: str  # for error messages
     size: int
     shape: tuple[int, ...]
-    tokens: bool
     read: Callable[[], tuple[Tensor, Tensor]]
-    outputs: int = 0  # of the head; labels must lie below it
+    outputs: int | None = None  # of the head, once it is known; labels must lie below it
     original: Tensor | None = None  # sorted labels, which are numbered from 0 instead
 
     def y(self) -> Tensor:
         y = self.read()[1]
-        return y if self.original is None else torch.searchsorted(self.original, y)
-
-    def labels(self) -> Tensor:
-        """The labels, once they are known to lie within the head."""
-        y = self.y()
-        wrong = y[(y < 0) | (y >= self.outputs)]
-        if len(wrong):
+        y = y if self.original is None else torch.searchsorted(self.original, y)
+        if self.outputs is not None and len(wrong := y[(y < 0) | (y >= self.outputs)]):
             raise DataError(
                 f"{self.where}: label {int(wrong[0])} lies outside the head, whose labels are 0 … {self.outputs - 1}."
             )
@@ -54,13 +49,13 @@ class Examples:
         chosen = slice(None) if rows is None else torch.from_numpy(rows)
 
         def x(device: torch.device) -> Tensor:
-            self.labels()  # refuses a wrong label before it reaches a loss
+            self.y()  # refuses a wrong label before it reaches a loss
             values = self.read()[0][chosen].to(device)
             if values.dtype == torch.uint8:
                 return values.to(torch.float32).mul_(1 / 255)
             return values if values.dtype == torch.int64 else values.to(torch.float32)
 
-        return Split(self.size if rows is None else len(rows), x, lambda: self.labels()[chosen].to(CPU))
+        return Split(self.size if rows is None else len(rows), x, lambda: self.y()[chosen].to(CPU))
 
 
 Parts = dict[str, list[Examples]]  # train, and test and valid where given; one entry per task
@@ -80,27 +75,27 @@ def make_stream(
 
     A part is one item per task, which `read` turns into Examples, or the share of train to hold out.
     """
-    shares = {part: float(value) for part, value in given.items() if isinstance(value, float | int)}
-    parts = {
-        part: [read(each, f"task {n}, {part}") for n, each in enumerate(value, 1)]
-        for part, value in given.items()
-        if not isinstance(value, float | int)
-    }
+    parts, shares = Parts(), {}
+    for part, value in given.items():
+        if isinstance(value, float | int):
+            shares[part] = float(value)
+        else:
+            parts[part] = [read(each, f"task {n}, {part}") for n, each in enumerate(value, 1)]
+    train = parts["train"]
+    names = [f"task {t}" for t in range(1, len(train) + 1)] if names is None else names
     _check(parts, names)
     if relabel:
         _relabel(parts, head)
-    train = parts["train"]
     sizes = _head_sizes(train, head, classes)
     tasks = []
-    for t, examples in enumerate(train):
+    for t, (title, examples) in enumerate(zip(names, train, strict=True)):
         outputs = sizes[0] if head == "single" else sizes[t]
         for each in parts.values():
             each[t].outputs = outputs
             if classes is None:
-                each[t].labels()
+                each[t].y()
         splits = _splits({part: each[t] for part, each in parts.items()}, shares, seed, t)
         count = len(torch.unique(examples.y())) if head == "single" and classes is None else outputs
-        title = names[t] if names is not None else f"task {t + 1}"
         labels = range(outputs) if examples.original is None else examples.original.tolist()
         tasks.append(Task(title, count, **splits, labels=tuple(labels)))
     return Stream(name, tuple(tasks), head, train[0].shape, sizes, seed)
@@ -114,35 +109,35 @@ def from_pair(pair: Pair, where: str) -> Examples:
         raise DataError(f"{where}: x has shape {tuple(x.shape)}; expected one row, or one image, per example.")
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} examples but {len(y)} labels.")
-    return Examples(where, len(y), tuple(x.shape[1:]), x.dtype == torch.int64, lambda: (x, y))
+    return Examples(where, len(y), tuple(x.shape[1:]), lambda: (x, y))
 
 
 def from_dataset(dataset: TorchExamples, where: str) -> Examples:
     if not hasattr(dataset, "__len__"):
         raise DataError(f"{where}: {type(dataset).__name__} has no length; only map-style Datasets can be used.")
+
+    def example(i: int) -> tuple[Tensor, int]:
+        item = dataset[i]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise DataError(f"{where}: example {i} is not a pair (x, label).")
+        if not isinstance(item[0], Tensor | np.ndarray):
+            kind = type(item[0]).__name__
+            raise DataError(f"{where}: example {i} is a {kind}; give the Dataset a transform that makes tensors.")
+        return torch.as_tensor(item[0]), int(item[1])
+
     size = len(dataset)
-    first = _example(dataset, 0, where)[0] if size else torch.empty(0)
+    first = example(0)[0] if size else torch.empty(0)
 
     @cache
     def read() -> tuple[Tensor, Tensor]:
-        examples = [_example(dataset, i, where) for i in range(size)]
+        examples = [example(i) for i in range(size)]
         for i, (x, _) in enumerate(examples):
             if x.shape != first.shape:
                 raise DataError(f"{where}: example {i} has shape {tuple(x.shape)}, the first {tuple(first.shape)}.")
         x = torch.stack([x for x, _ in examples]) if examples else first
-        return x, _labels(np.array([int(y) for _, y in examples], np.int64), where)
+        return x, torch.tensor([y for _, y in examples], dtype=torch.int64)
 
-    return Examples(where, size, tuple(first.shape), first.dtype == torch.int64, read)
-
-
-def _example(dataset: TorchExamples, i: int, where: str) -> tuple[Tensor, Any]:
-    item = dataset[i]
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise DataError(f"{where}: example {i} is not a pair (x, label).")
-    if not isinstance(item[0], Tensor | np.ndarray):
-        kind = type(item[0]).__name__
-        raise DataError(f"{where}: example {i} is a {kind}; give the Dataset a transform that makes tensors.")
-    return torch.as_tensor(item[0]), item[1]
+    return Examples(where, size, tuple(first.shape), read)
 
 
 def _labels(y: Any, where: str) -> Tensor:
@@ -154,20 +149,11 @@ def _labels(y: Any, where: str) -> Tensor:
     return labels.to(torch.int64)
 
 
-def _relabel(parts: Parts, head: Head) -> None:
-    """Numbers classes from 0 in sorted order: per task in a multi-head stream, over all tasks in a single-head one."""
-    tasks = [list(task) for task in zip(*parts.values(), strict=True)]
-    for members in [[each for task in tasks for each in task]] if head == "single" else tasks:
-        classes = torch.unique(torch.cat([examples.y() for examples in members]))
-        for examples in members:
-            examples.original = classes
-
-
-def _check(parts: Parts, names: Sequence[str] | None) -> None:
+def _check(parts: Parts, names: Sequence[str]) -> None:
     train = parts["train"]
     if not train:
         raise DataError("A stream needs at least one task.")
-    if names is not None and len(names) != len(train):
+    if len(names) != len(train):
         raise DataError(f"{len(names)} names for {len(train)} tasks.")
     for part, each in parts.items():
         if len(each) != len(train):
@@ -175,10 +161,19 @@ def _check(parts: Parts, names: Sequence[str] | None) -> None:
         for examples in each:
             if examples.size == 0 and part != "valid":
                 raise DataError(f"{examples.where}: there are no examples.")
-            if examples.size and (examples.shape != train[0].shape or examples.tokens != train[0].tokens):
+            if examples.size and examples.shape != train[0].shape:
                 raise DataError(
                     f"{examples.where}: an example has shape {examples.shape}, but in {train[0].where} {train[0].shape}."
                 )
+
+
+def _relabel(parts: Parts, head: Head) -> None:
+    """Numbers classes from 0 in sorted order: per task in a multi-head stream, over all tasks in a single-head one."""
+    tasks = list(zip(*parts.values(), strict=True))
+    for members in [tuple(chain(*tasks))] if head == "single" else tasks:
+        classes = torch.unique(torch.cat([examples.y() for examples in members]))
+        for examples in members:
+            examples.original = classes
 
 
 def _head_sizes(train: list[Examples], head: Head, classes: int | Sequence[int] | None) -> tuple[int, ...]:

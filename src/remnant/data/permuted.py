@@ -1,7 +1,7 @@
 """Streams that show the same images in every task with their pixels moved: permuted or rotated."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Literal
 
@@ -16,17 +16,13 @@ from .sets.store import Dataset, load_dataset
 from .stream import Stream, Task
 from .task_builder import Transform, generator, held_out_count, make_task, normalise, standardise
 
-Move = Callable[[Tensor], Tensor]  # N×1×H×W → N×1×H×W
 Tasks = Annotated[int, whole(1, 1000)]
 
 
 def pmnist(
     seed: int, *, tasks: Tasks = 10, valid: Share = 0.1, pixels: Literal["normalised", "unit"] = "normalised"
 ) -> Stream:
-    """Permuted MNIST: every task is MNIST under its own random permutation of the pixels (the first task too).
-
-    Pixels have mean 0 and deviation 1 (`pixels="normalised"`), or lie between 0 and 1 (`pixels="unit"`).
-    """
+    """Permuted MNIST: every task is MNIST under its own random permutation of the pixels (the first task too)."""
     return _permuted("mnist", seed, tasks, valid, normalise if pixels == "unit" else standardise("mnist"))
 
 
@@ -57,13 +53,13 @@ def _permuted(name: str, seed: int, tasks: int, valid: float, transform: Transfo
     return _moved(dataset, moves, valid, transform)
 
 
-def _moved(dataset: Dataset, moves: Sequence[tuple[str, Move]], valid: float, transform: Transform) -> Stream:
+def _moved(dataset: Dataset, moves: Sequence[tuple[str, Transform]], valid: float, transform: Transform) -> Stream:
     """One single-head task per move. All share the same rows of stored bytes; the first rows are the validation set."""
     count = len(dataset.labels("train"))
     held = held_out_count(count, valid)
     rows = np.arange(held, count), np.arange(held), np.arange(len(dataset.labels("test")))
 
-    def task(title: str, move: Move) -> Task:
+    def task(title: str, move: Transform) -> Task:
         return make_task(title, dataset, rows, lambda x: transform(move(x)), tuple(range(10)))
 
     return Stream(dataset.name, tuple(task(*move) for move in moves), "single", dataset.input_shape, (10,))
@@ -77,11 +73,9 @@ def permuted(x: Tensor, order: NDArray[np.int64]) -> Tensor:
     return flat.index_select(1, torch.from_numpy(order).to(x.device)).view_as(x)
 
 
-def rotation(side: int, degrees: float) -> Move:
-    """Rotates counter-clockwise about the centre with bilinear interpolation, black outside.
-
-    Written as four weighted gathers, so that every device computes the same products and sums.
-    """
+def rotation(side: int, degrees: float) -> Transform:
+    """Rotates counter-clockwise about the centre with bilinear interpolation, black outside."""
+    # Four weighted gathers, because every device then computes the same products and sums.
     centre = (side - 1) / 2
     row, column = np.mgrid[:side, :side] - centre
     turn = math.radians(degrees)

@@ -266,9 +266,6 @@ class Stream(Sequence[Task]):
             size: (height, width) to resize all images to; without it, all must have the same size.
             valid: the share of train to hold out where a task has no `valid` folder.
             name, seed: as in `from_arrays`; the default name is that of the folder.
-
-        Example:
-            >>> stream = Stream.from_folder("pictures", valid=0.1)  # doctest: +SKIP
         """
         from .image_folder import from_folder
 

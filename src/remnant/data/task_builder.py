@@ -60,10 +60,8 @@ def hold_out(rows: Rows, share: float, seed: int, task: int) -> tuple[Rows, Rows
 def normalise(
     x: Tensor, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,), white: float = 255.0
 ) -> Tensor:
-    """(x / white − mean) / std per channel.
-
-    Written as one product and one difference, which IEEE rounds the same way everywhere: every device gets the same bits.
-    """
+    """(x / white − mean) / std per channel."""
+    # One product and one difference, which IEEE rounds the same way everywhere: every device gets the same bits.
     scale = torch.tensor([1 / (white * s) for s in std], dtype=torch.float32, device=x.device)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=x.device)
     return (x * scale.view(-1, 1, 1)).sub_(shift.view(-1, 1, 1))  # bytes times float32 is float32

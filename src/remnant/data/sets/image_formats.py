@@ -44,17 +44,14 @@ def decode(data: bytes, where: object, channels: int | None, size: tuple[int, in
 
 
 def class_folders(names: Iterable[str], under: str = "") -> dict[str, list[str]]:
-    """Class → its image files, for every folder below `under` that holds images.
-
-    A folder called `images` belongs to the class above it (Tiny ImageNet).
-    """
+    """Class → its image files, for every folder below `under` that holds images."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in names:
         *folders, file = name.removeprefix(under).split("/")
         if not name.startswith(under) or not file.lower().endswith(ENDINGS) or file.startswith("."):
             continue  # macOS leaves ._NAME files beside the real ones in archives
         if len(folders) > 1 and folders[-1] == "images":
-            folders.pop()
+            folders.pop()  # Tiny ImageNet has CLASS/images
         if folders:
             found[folders[-1]].append(name)
     return dict(sorted(found.items()))

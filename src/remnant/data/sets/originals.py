@@ -11,10 +11,7 @@ from ..errors import DataError
 
 
 class Originals:
-    """The files in a folder, .tar, .tar.gz/.tgz or .zip. Names have forward slashes and are sorted.
-
-    `wanted` says in error messages which files the dataset needs.
-    """
+    """The files in a folder, .tar, .tar.gz/.tgz or .zip; `wanted` says which ones the dataset needs."""
 
     def __init__(self, path: Path, wanted: str) -> None:
         self.path, self.wanted = path, wanted
@@ -30,7 +27,7 @@ class Originals:
             content = _tar(path)
             names = list(content)
             self._read = content.__getitem__
-        self.names = sorted(names)
+        self.names = sorted(names)  # with forward slashes
 
     def read(self, name: str) -> bytes:
         try:

@@ -32,11 +32,6 @@ READERS: dict[str, Callable[[Originals], Arrays]] = {
 }
 CHUNK = 1 << 18
 TIMEOUT = 30.0  # seconds without a byte
-NETWORK_ERRORS = (OSError, http.client.HTTPException)
-
-
-class _MirrorError(Exception):
-    """A mirror did not deliver; the next one is tried."""
 
 
 def add(name: str, path: str | PathLike[str]) -> Path:
@@ -99,13 +94,11 @@ def _download(name: str, file: RemoteFile, folder: Path, report: Report) -> None
     folder.mkdir(parents=True, exist_ok=True)
     reasons = []
     for url in file.urls:
-        try:
-            _from_mirror(url, file, part, report)
-        except _MirrorError as error:
-            reasons.append(f"{urlsplit(url).netloc}: {error}")
-            continue
-        os.replace(part, target)
-        return
+        reason = _from_mirror(url, file, part, report)
+        if not reason:
+            os.replace(part, target)
+            return
+        reasons.append(f"{urlsplit(url).netloc}: {reason}")
     raise DataError(
         f"'{file.name}' of '{name}' could not be downloaded ({'; '.join(reasons)}). "
         f"Its usual address is {file.urls[0]}: put it in {folder} and run `remnant data fetch {name}` again, "
@@ -113,18 +106,16 @@ def _download(name: str, file: RemoteFile, folder: Path, report: Report) -> None
     )
 
 
-def _from_mirror(url: str, file: RemoteFile, part: Path, report: Report) -> None:
-    """Completes `part`, or raises a _MirrorError. A broken connection leaves what it delivered for the next try."""
+def _from_mirror(url: str, file: RemoteFile, part: Path, report: Report) -> str:
+    """Completes `part`. Returns why that failed, or an empty text. Wrong bytes are deleted, others stay for the next try."""
     resumed = part.exists()
-    _transfer(url, file, part, report)
-    problem = _problem(part, file)
-    if problem and resumed:  # the old beginning may be wrong, so start once more from nothing
+    if failure := _transfer(url, file, part, report):
+        return failure
+    if problem := _problem(part, file):
         part.unlink()
-        _transfer(url, file, part, report)
-        problem = _problem(part, file)
-    if problem:
-        part.unlink()
-        raise _MirrorError(problem)
+        # The old beginning may be the wrong part, so start once more from nothing.
+        return _from_mirror(url, file, part, report) if resumed else problem
+    return ""
 
 
 def _problem(path: Path, file: RemoteFile) -> str:
@@ -140,47 +131,28 @@ def _problem(path: Path, file: RemoteFile) -> str:
     return ""
 
 
-def _transfer(url: str, file: RemoteFile, part: Path, report: Report) -> None:
-    """Appends to `part` what is missing of the file."""
+def _transfer(url: str, file: RemoteFile, part: Path, report: Report) -> str:
+    """Appends the missing bytes of the file to `part`. Returns why that failed, or an empty text."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "remnant"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
-        response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
+        with urlopen(Request(url, headers=headers), timeout=TIMEOUT) as response:
+            # A server may ignore the range and send everything (200); then the file starts over.
+            done = have if response.headers.get("Content-Range", "").startswith(f"bytes {have}-") else 0
+            if response.status == 206 and done != have:
+                return "it answered with another part of the file than asked for"
+            length = response.headers.get("Content-Length", "")
+            total = done + int(length) if length.isdigit() else file.size
+            with open(part, "ab" if done else "wb") as out:
+                report(file.name, done, total)
+                while chunk := response.read(CHUNK):
+                    done += out.write(chunk)
+                    report(file.name, done, total)
     except HTTPError as error:
         error.close()
-        if error.code == 416 and have:  # nothing follows: the file is complete, or not this file
-            return
-        raise _MirrorError(f"HTTP {error.code} {error.reason}") from error
-    except NETWORK_ERRORS as error:
-        raise _MirrorError(_reason(error)) from error
-    with response:
-        # A server may ignore the range and send everything (200); then the file starts over.
-        start = have if response.headers.get("Content-Range", "").startswith(f"bytes {have}-") else 0
-        if response.status == 206 and start != have:
-            raise _MirrorError("it answered with another part of the file than asked for")
-        length = response.headers.get("Content-Length", "")
-        total = start + int(length) if length.isdigit() else file.size
-        done = _save(response, part, start, lambda done: report(file.name, done, total))
-    if total is not None and done < total:
-        raise _MirrorError(f"broke off after {done:,} of {total:,} bytes")
-
-
-def _save(response: http.client.HTTPResponse, part: Path, done: int, report: Callable[[int], None]) -> int:
-    """Writes the response after the first `done` bytes of the file; returns the bytes it has then."""
-    with open(part, "ab" if done else "wb") as out:
-        report(done)
-        try:
-            while chunk := response.read(CHUNK):
-                out.write(chunk)
-                done += len(chunk)
-                report(done)
-        except NETWORK_ERRORS as error:
-            raise _MirrorError(f"broke off after {done:,} bytes, {_reason(error)}") from error
-        out.flush()
-        os.fsync(out.fileno())
-    return done
-
-
-def _reason(error: Exception) -> str:
-    inner = getattr(error, "reason", error)
-    return getattr(inner, "strerror", None) or str(inner) or type(error).__name__
+        # 416: nothing follows, so the file is complete, or another file.
+        return "" if error.code == 416 and have else f"HTTP {error.code} {error.reason}"
+    except (OSError, http.client.HTTPException) as error:
+        inner = getattr(error, "reason", error)
+        return getattr(inner, "strerror", None) or str(inner) or type(error).__name__
+    return f"broke off after {done:,} of {total:,} bytes" if total is not None and done < total else ""
