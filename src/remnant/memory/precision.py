@@ -22,6 +22,7 @@ class _OneSwitch:
 _BACKENDS: Any = torch.backends
 _NEW = hasattr(_BACKENDS.cuda.matmul, "fp32_precision")
 SWITCHES: list[Any] = [_BACKENDS.cuda.matmul, _BACKENDS.mkldnn.matmul] if _NEW else [_OneSwitch()]
+CONVOLUTIONS: list[Any] = [_BACKENDS.cudnn.conv] if hasattr(_BACKENDS.cudnn, "conv") else []
 
 
 def full_precision_is_set() -> bool:
@@ -30,8 +31,8 @@ def full_precision_is_set() -> bool:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Turns off TF32 and bf16 products, and autocast on this device, inside the block."""
-    before = [(switch, str(switch.fp32_precision)) for switch in SWITCHES]
+    """Turns off TF32 and bf16 products and convolutions, and autocast on this device, inside the block."""
+    before = [(switch, str(switch.fp32_precision)) for switch in [*SWITCHES, *CONVOLUTIONS]]
     reduced = [(switch, setting) for switch, setting in before if setting not in FULL]
     for switch, _ in reduced:
         switch.fp32_precision = "ieee"

@@ -56,9 +56,9 @@ class Probe:
         untested = self._weights
         with eager_eval(self._model), full_precision(self._device):
             # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
-            one = _first_examples(self._batch, 1)
-            for batch in (self._batch, one, _geometric(one), _blank(one)):
-                if untested and batch is not None and not self.inconclusive:
+            few = self._batch
+            for batch in (few, _first_examples(few, 1), _geometric(few), _blank(few)):
+                if untested and few is not None and not self.inconclusive:
                     found, untested = self._test(batch, untested)
                     if found:
                         return found
@@ -70,9 +70,10 @@ class Probe:
         """Returns the uncovered weights, and those that this batch cannot test."""
         try:
             before, again = self.outputs(batch), self.outputs(batch)
-        except Exception as error:
-            self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
-            return {}, []
+        except Exception as error:  # a norm may refuse a single example, a model inputs that are no images
+            if batch is self._batch:
+                self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
+            return {}, weights
         if not before or (noise := change_of(before, again)) > SIZE:
             self.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
             return {}, []
