@@ -104,12 +104,16 @@ def make_stream(
 def from_pair(pair: Pair, where: str) -> Examples:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise DataError(f"{where}: expected a pair (x, y), got {type(pair).__name__}.")
-    x, y = torch.as_tensor(pair[0]), _labels(pair[1], where)
+    x, y = map(torch.as_tensor, pair)
     if x.ndim < 2:
         raise DataError(f"{where}: x has shape {tuple(x.shape)}; expected one row, or one image, per example.")
+    if y.ndim != 1:
+        raise DataError(f"{where}: labels have shape {tuple(y.shape)}; expected one whole number per example.")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise DataError(f"{where}: labels are {y.dtype}; expected whole numbers.")
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} examples but {len(y)} labels.")
-    return Examples(where, len(y), tuple(x.shape[1:]), lambda: (x, y))
+    return Examples(where, len(y), tuple(x.shape[1:]), lambda: (x, y.to(torch.int64)))
 
 
 def from_dataset(dataset: TorchExamples, where: str) -> Examples:
@@ -138,15 +142,6 @@ def from_dataset(dataset: TorchExamples, where: str) -> Examples:
         return x, torch.tensor([y for _, y in examples], dtype=torch.int64)
 
     return Examples(where, size, tuple(first.shape), read)
-
-
-def _labels(y: Any, where: str) -> Tensor:
-    labels = torch.as_tensor(y)
-    if labels.ndim != 1:
-        raise DataError(f"{where}: labels have shape {tuple(labels.shape)}; expected one whole number per example.")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise DataError(f"{where}: labels are {labels.dtype}; expected whole numbers.")
-    return labels.to(torch.int64)
 
 
 def _check(parts: Parts, names: Sequence[str]) -> None:
