@@ -148,7 +148,9 @@ def test_a_threshold_has_three_forms(written: object, read: object) -> None:
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        (0, r"^x\.value takes a number above 0"),
+        (0, "^x takes a number above 0 and up to 1, {start"),
+        ({"value": 0}, r"^x\.value takes a number above 0"),
+        ({"layers": 1}, r"^x\.layers takes a table"),
         ({"start": 2}, r"^x\.start takes a number above 0"),
         ({"start": 0.9, "step": 1}, r"^x\.step takes a number from 0 to under 1"),
         ({"layers": {"head": 2}}, r"^x\.layers\.head takes a number above 0"),

@@ -176,18 +176,19 @@ def threshold() -> Kind:
     parts = {"value": energy, "start": energy, "step": number(0, 1, below=True), "layers": per_layer(energy)}
     tables = ({"value"}, {"start"}, {"start", "step"}, {"layers"})
 
+    def accepts(value: Any) -> bool:
+        if not isinstance(value, Mapping):
+            return energy.accepts(value)
+        return value.keys() in tables and value.get("layers") != {}
+
     def convert(value: Any, label: str) -> dict[str, Any]:
         table = value if isinstance(value, Mapping) else {"value": value}
         found = {name: parts[name].read(part, f"{label}.{name}") for name, part in table.items()}
         return {**found, "step": 0.0} if found.keys() == {"start"} else found
 
-    return Kind(
-        "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
-        'or {layers = {"hidden.0" = …, "*" = …}}',
-        lambda value: not isinstance(value, Mapping) or (value.keys() in tables and value.get("layers") != {}),
-        convert,
-        forms=(("value",), ("start", "step"), ("layers.*",)),
-    )
+    words = "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
+    words += 'or {layers = {"hidden.0" = …, "*" = …}}'
+    return Kind(words, accepts, convert, forms=(("value",), ("start", "step"), ("layers.*",)))
 
 
 def or_none(kind: Kind) -> Kind:

@@ -152,8 +152,9 @@ def test_another_network_starts_from_its_own_defaults(swapped: bool) -> None:
         ("samples=0", "samples takes a whole number from 1 to 1,000,000."),
         ("samples=1.5", "samples takes a whole number"),
         ("rank_rule=author", "rank_rule takes 'paper' or 'authors'."),
-        ("threshold=1.5", "threshold.value takes a number above 0 and up to 1."),
-        ("threshold=none", "threshold.value takes"),
+        ("threshold=1.5", "threshold takes a number above 0 and up to 1, {start = …, step = …}"),
+        ("threshold=none", "threshold takes"),
+        ("threshold.value=1.5", "threshold.value takes a number above 0 and up to 1."),
         ("threshold.start=0", "--set threshold.start=0: threshold.start takes a number above 0"),
         ("threshold.layers.head=2", "threshold.layers.head takes a number above 0"),
         ("threshold.step=0.1", "threshold takes"),  # the recipe has {layers}: a step needs its start

@@ -1,8 +1,5 @@
-"""`--set key=value`: reading overrides, merging them into settings, and refusing those that contradict each other."""
+"""`--set key=value`: reading overrides, finding the settings they change, and refusing those that contradict each other."""
 
-from __future__ import annotations
-
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,11 +8,10 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from remnant.errors import nearest
-from remnant.options import Kind, OptionError
+from remnant.options import Kind, Option, OptionError
 from remnant.registry import is_file_reference
 
-from .schema import EARLY_STOPPING, Section
-
+EARLY_STOPPING = ("training.patience", "training.factor", "training.lr_min")  # set together or not at all
 # Our settings, each with the names that other libraries use for it.
 OTHER_NAMES = {
     "lr": ("learning_rate", "step_size"),
@@ -32,15 +28,25 @@ OTHER_NAMES = {
 }
 
 
+class Section(NamedTuple):
+    """Settings by key (`network.width`), and the name of the network, method, stream or optimizer they belong to."""
+
+    owner: str
+    options: dict[str, Option]
+
+
 class Change(NamedTuple):
-    """One `--set key=value`; `label` is that text. `located` adds its section, setting and, in a table, the part."""
+    """One `--set key=value`; `label` is that text. `part` is set if only one entry of a table is changed."""
 
     key: str
     value: Any
     label: str
-    section: str = "options"
-    name: str = ""
     part: str = ""
+
+
+def section_of(key: str) -> str:
+    """Returns the section of a key. The method's own options have no prefix."""
+    return key.partition(".")[0] if "." in key else "options"
 
 
 def parse(overrides: Sequence[str]) -> list[Change]:
@@ -48,18 +54,14 @@ def parse(overrides: Sequence[str]) -> list[Change]:
     parsed: dict[str, Change] = {}
     for text in overrides:
         key, equals, value = (part.strip() for part in text.partition("="))
-        label = f"--set {_shortened(key)}={_shortened(value)}"
+        label = f"--set {text}" if len(text) <= 200 else f"--set {text[:200]}…"
         if not key or not equals or not value:
-            raise OptionError(f"--set {_shortened(text)}: expected key=value, for example lr=0.1 or training.epochs=1.")
+            raise OptionError(f"{label}: expected key=value, for example lr=0.1 or training.epochs=1.")
         key = f"{key}.name" if key in ("network", "optimizer") else key
         if key in parsed:
             raise OptionError(f"{parsed[key].label} {label}: {key} is set twice. Give one of them.")
         parsed[key] = Change(key, _value(value, label), label)
     return list(parsed.values())
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _value(text: str, label: str) -> Any:
@@ -78,16 +80,16 @@ def _value(text: str, label: str) -> Any:
 
 
 def located(change: Change, sections: Mapping[str, Section], more: str) -> Change:
-    """Finds the setting that is changed; if there is none, raises an OptionError that ends with `more`."""
-    first, _, rest = change.key.partition(".")
-    section, name = (first, rest) if first in sections and rest else ("options", change.key)
-    options = sections[section].options
-    if name in options:
-        return change._replace(section=section, name=name)
-    name, _, part = name.partition(".")
-    if part and name in options and _form(options[name].kind, part):
-        return change._replace(section=section, name=name, part=part)
-    hint = _hint(change.key, first if first in sections else section, sections)
+    """Splits the key of a change into setting and part; if there is no such setting, raises an error that ends with `more`."""
+    for key, option in ((key, option) for section in sections.values() for key, option in section.options.items()):
+        if change.key == key:
+            return change
+        part = change.key.removeprefix(f"{key}.")
+        if part != change.key and _form(option.kind, part):
+            return change._replace(key=key, part=part)
+    first = change.key.partition(".")[0]
+    section = first if first in sections else "options"
+    hint = _hint(change.key, section, sections)
     raise OptionError(f"{change.label}: no such setting of {sections[section].owner}. {hint}  {more}")
 
 
@@ -96,7 +98,7 @@ def _hint(key: str, section: str, sections: Mapping[str, Section]) -> str:
     word = key.rpartition(".")[2].lower().replace("-", "_")
     if word in ("seed", "seeds"):
         return "Choose seeds with --seeds (2, is seed 2 alone)."
-    keys = {where: [write_key(where, name) for name in each.options] for where, each in sections.items()}
+    keys = {name: list(each.options) for name, each in sections.items()}
     for name, option in sections["options"].options.items():
         keys["options"] += [f"{name}.{part}" for form in option.kind.forms for part in form if "*" not in part]
     every = [each for some in keys.values() for each in some]
@@ -107,24 +109,11 @@ def _hint(key: str, section: str, sections: Mapping[str, Section]) -> str:
     return f"Did you mean '{found}'?" if found else f"There are: {', '.join(keys[section])}."
 
 
-def write_key(section: str, name: str) -> str:
-    """Returns the key as `--set` takes it: the method's own options have no prefix."""
-    return name if section == "options" else f"{section}.{name}"
-
-
-def write_value(value: Any) -> str:
-    """Returns the value as `--set` takes it."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(key)} = {write_value(item)}' for key, item in value.items())}}}"
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
 def merged(kind: Kind, old: Any, part: str, value: Any) -> dict[str, Any]:
     """Returns the table with one part set. A part of another form starts that form from nothing."""
-    table: dict[str, Any] = old if isinstance(old, dict) else {}
-    if not table:
-        with suppress(OptionError):
-            table = kind.read(old) or {}
+    table: dict[str, Any] = {}
+    with suppress(OptionError):
+        table = old if isinstance(old, dict) else kind.read(old) or {}
     form = _form(kind, part)
     kept = {key: item for key, item in table.items() if _form(kind, key) == form}
     key, _, pattern = part.partition(".")
@@ -138,15 +127,14 @@ def refuse_contradictions(changes: Sequence[Change], sections: Mapping[str, Sect
     """Raises an OptionError if one change would undo another."""
     for one, other in combinations(changes, 2):
         reason = ""
-        if one.section == other.section == "training" and {one.name, other.name} <= set(EARLY_STOPPING):
-            if (one.value == "none") != (other.value == "none"):
-                reason = "one turns early stopping off, the other sets it"
-        elif (one.section, one.name) == (other.section, other.name):
-            forms = [_form_of_change(sections[each.section].options[each.name].kind, each) for each in (one, other)]
+        if one.key == other.key:
+            kind = sections[section_of(one.key)].options[one.key].kind
             if one.part and not other.part:
-                reason = f"the second sets all of {one.name} and would undo the first"
-            elif forms[0] != forms[1]:
-                reason = f"these are different ways to write {one.name}, and the second would undo the first"
+                reason = f"the second sets all of {one.key} and would undo the first"
+            elif _form_of_change(kind, one) != _form_of_change(kind, other):
+                reason = f"these are different ways to write {one.key}, and the second would undo the first"
+        elif {one.key, other.key} <= set(EARLY_STOPPING) and (one.value == "none") != (other.value == "none"):
+            reason = "one turns early stopping off, the other sets it"
         if reason:
             raise OptionError(f"{one.label} {other.label}: {reason}. Give one of them.")
 

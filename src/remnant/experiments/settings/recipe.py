@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -16,7 +17,7 @@ from remnant.registry import is_file_reference
 
 FALLBACK = "default"  # the recipe of streams that have none of their own
 PROTOCOLS = ("paper", "sane")
-FOLDER = files("remnant.experiments.settings.recipes")
+FOLDER = files("remnant.experiments.settings") / "recipes"
 SECTIONS = ("stream", "network", "training", "optimizer")
 
 
@@ -39,32 +40,29 @@ class PaperResult:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One benchmark's settings under one protocol. Recipes are shared: copy their dictionaries before changing them.
-
-    Args:
-        methods: each method's options.
-        differing: the sections in which a method differs from the others, `[methods.NAME.training]` in the file.
-        without: methods that make no sense on this benchmark, each with the reason.
-    """
+    """One benchmark's settings under one protocol. Recipes are shared: copy their dictionaries before changing them."""
 
     benchmark: str
     file: str
     stream: dict[str, Any]
     network: dict[str, Any]
     training: dict[str, Any]
-    methods: dict[str, dict[str, Any]]
+    methods: dict[str, dict[str, Any]]  # each method's options
     optimizer: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, PaperResult] = field(default_factory=dict)
+    # The sections in which a method differs from the others: `[methods.NAME.training]` in the file.
     differing: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    without: dict[str, str] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)  # methods that make no sense here, each with the reason
 
-    def section(self, name: str, method: str) -> dict[str, Any]:
-        """Returns the stream, network, training or optimizer section of a method, or its `options`."""
-        if name == "options":
-            return self.methods.get(method, {})
-        shared, own = getattr(self, name), self.differing.get(method, {}).get(name, {})
-        another = "name" in own and own["name"] != shared.get("name")  # the shared options describe a different one
-        return dict(own) if another else {**shared, **own}
+    def values(self, method: str) -> dict[str, Any]:
+        """Returns a copy of a method's settings by the keys that `--set` takes: `lr`, `training.epochs`."""
+        found = dict(self.methods.get(method, {}))
+        for section in SECTIONS:
+            shared, own = getattr(self, section), self.differing.get(method, {}).get(section, {})
+            another = "name" in own and own["name"] != shared.get("name")  # the shared options describe a different one
+            options = own if another else {**shared, **own}
+            found |= {f"{section}.{name}": value for name, value in options.items()}
+        return deepcopy(found)
 
 
 def recipe_names() -> list[str]:
@@ -75,15 +73,7 @@ def recipe_names() -> list[str]:
 
 @cache
 def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
-    """Returns the recipe of a benchmark.
-
-    Args:
-        benchmark: a benchmark's name. Streams from a file or an installed package share the recipe `default.toml`.
-        protocol: "paper", or "sane" with the changes that the recipe lists under `[sane]`.
-
-    Raises:
-        OptionError: if there is no such benchmark or protocol.
-    """
+    """Returns the recipe of a benchmark. Streams from a file or an installed package share the recipe `default.toml`."""
     if protocol not in PROTOCOLS:
         raise OptionError(f"No protocol '{protocol}'. It can be {' or '.join(PROTOCOLS)}.")
     if benchmark in recipe_names():
@@ -92,30 +82,21 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
         raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
     if not is_file_reference(benchmark) and benchmark not in BENCHMARKS:
         raise OptionError(f"No benchmark called '{benchmark}'. {did_you_mean(benchmark, BENCHMARKS)}")
-    return default_recipe(benchmark)
-
-
-def default_recipe(benchmark: str = "your_file.py:stream") -> Recipe:
-    """Returns the recipe of streams that have none of their own; both protocols are the same."""
-    return _read(FALLBACK, benchmark, "paper")
+    return _read(FALLBACK, benchmark, protocol)
 
 
 def _read(name: str, benchmark: str, protocol: str) -> Recipe:
     file = f"{name}.toml"
     content = tomllib.loads((FOLDER / file).read_text(encoding="utf-8"))
-    changes = content.pop("sane", {})
-    if protocol == "sane":
-        content = _changed(content, changes)
+    sane, methods = content.pop("sane", {}), content["methods"]
+    if protocol == "sane":  # a changed setting is replaced whole, also if it is a table
+        for method, changes in sane.pop("methods", {}).items():
+            methods[method] |= changes
+        for section, changes in sane.items():
+            content[section] = content.get(section, {}) | changes
     paper = {m: PaperResult.read(numbers, f"{file}, paper.{m}") for m, numbers in content.pop("paper", {}).items()}
     differing = {
         method: {section: options.pop(section) for section in SECTIONS if section in options}
-        for method, options in content["methods"].items()
+        for method, options in methods.items()
     }
     return Recipe(benchmark, file, **content, paper=paper, differing=differing)
-
-
-def _changed(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges `changes` into `content`. A changed setting is replaced whole, also if it is a table."""
-    sections = {name: {**content.get(name, {}), **changes.get(name, {})} for name in SECTIONS}
-    methods = {name: {**own, **changes.get("methods", {}).get(name, {})} for name, own in content["methods"].items()}
-    return {**content, **sections, "methods": methods}

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from remnant.data import BENCHMARKS
 from remnant.methods import METHODS, OPTIMIZERS, Method
-from remnant.models import MODELS
-from remnant.options import REQUIRED, OptionError
-from remnant.registry import Registry, is_file_reference
+from remnant.models import MODELS, Network
+from remnant.options import ANYTHING, REQUIRED, Kind, Option, OptionError, options_of, or_none
+from remnant.registry import Registry, UnknownNameError, is_file_reference
+from remnant.training import Schedule
 
-from . import schema
-from .overrides import located, merged, parse, refuse_contradictions, write_key, write_value
-from .recipe import SECTIONS, Recipe, default_recipe, recipe
-from .schema import EARLY_STOPPING, Section
+from .overrides import EARLY_STOPPING, Section, located, merged, parse, refuse_contradictions, section_of
+from .recipe import SECTIONS, Recipe, recipe
 
 NAMED: dict[str, Registry[Any]] = {"network": MODELS, "optimizer": OPTIMIZERS}  # sections with a name of their own
+PLAIN_SGD = "sgd"
 
 
 @dataclass(frozen=True)
@@ -29,26 +30,16 @@ class Settings:
 
     The sections hold the recipe's values and those that were changed. All other options keep their defaults and are left
     out, so that a network or stream can gain options without giving old runs a new digest.
-
-    Args:
-        benchmark: the stream's name.
-        method: the method's name.
-        protocol: "paper" or "sane".
-        stream: options of the stream.
-        network: the network's `name` and options.
-        training: fields of `remnant.training.Schedule`, except the learning rate.
-        options: the method's options, always with `lr`.
-        optimizer: the optimizer's `name` and options; empty for plain SGD.
     """
 
     benchmark: str
     method: str
-    protocol: str
+    protocol: str  # "paper" or "sane"
     stream: dict[str, Any]
-    network: dict[str, Any]
-    training: dict[str, Any]
-    options: dict[str, Any]
-    optimizer: dict[str, Any] = field(default_factory=dict)
+    network: dict[str, Any]  # its `name` and options
+    training: dict[str, Any]  # the fields of `remnant.training.Schedule`, except the learning rate
+    options: dict[str, Any]  # the method's options, always with `lr`
+    optimizer: dict[str, Any] = field(default_factory=dict)  # its `name` and options; empty for plain SGD
 
     def __post_init__(self) -> None:
         # The first layer pattern that matches counts, and JSON with sorted keys loses their order.
@@ -56,8 +47,10 @@ class Settings:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the settings as tables for JSON. An empty `optimizer` is left out."""
-        content = {each.name: deepcopy(getattr(self, each.name)) for each in fields(self)}
-        return content if self.optimizer else {name: content[name] for name in content if name != "optimizer"}
+        content = deepcopy(vars(self))
+        if not self.optimizer:
+            del content["optimizer"]
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Settings:
@@ -119,101 +112,156 @@ def resolve(
 
 def describe(benchmark: str | None, method: str) -> list[Setting]:
     """Returns every setting that can be changed, with its value; without a benchmark, those of a user's own stream."""
-    draft = _Draft(recipe(benchmark) if benchmark else default_recipe(), method)
+    draft = _Draft(recipe(benchmark or "your_file.py:stream"), method)
     if benchmark:
-        draft.sections["stream"] = schema.stream_section(benchmark)
-    lines = []
-    for where, section in draft.sections.items():
-        in_recipe = draft.base.section(where, method)
-        for name, (kind, default) in section.options.items():
-            value = draft.values[where].get(name, "required" if default is REQUIRED else default)
-            source = draft.base.file if name in in_recipe else f"default of {section.owner}"
-            lines.append(Setting(write_key(where, name), write_value(value), kind.words, source))
+        draft.sections["stream"] = _stream_section(benchmark)
+    in_recipe, lines = draft.base.values(method), []
+    for section in draft.sections.values():
+        for key, (kind, default) in section.options.items():
+            value = draft.values.get(key, "required" if default is REQUIRED else default)
+            source = draft.base.file if key in in_recipe else f"default of {section.owner}"
+            lines.append(Setting(key, _written(value), kind.words, source))
     return lines
 
 
+def _written(value: Any) -> str:
+    """Returns the value as `--set` takes it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_written(item)}' for key, item in value.items())}}}"
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
 class _Draft:
-    """Settings on their way from a recipe to a run."""
+    """Settings on their way from a recipe to a run, by the keys that `--set` takes: `lr`, `training.epochs`."""
 
     def __init__(self, base: Recipe, method: str) -> None:
         self.base, self.method = base, method
-        options = schema.method_section(base, method)
-        self.values: dict[str, dict[str, Any]] = {
-            section: deepcopy(base.section(section, method)) for section in ("options", *SECTIONS)
-        }
+        self.values = {"optimizer.name": PLAIN_SGD, **base.values(method)}
+        options = _method_options(base, method)
         if method not in base.methods:
-            self.values["options"] = schema.default_options(options)
-        self.values["optimizer"].setdefault("name", schema.PLAIN_SGD)
+            self.values |= {name: default for name, (kind, default) in options.items() if kind.accepts(default)}
+        schedule = {f"training.{name}": option for name, option in options_of(Schedule).items() if name != "lr"}
+        schedule |= {key: Option(or_none(schedule[key].kind), None) for key in EARLY_STOPPING}  # off unless all is set
         own_stream = is_file_reference(base.benchmark)  # its file runs only if its options matter
-        self.sections: dict[str, Section] = {
-            "options": options,
-            "training": schema.training_section(),
-            **{part: schema.named_section(NAMED[part], self.values[part].get("name")) for part in NAMED},
-            "stream": Section(base.benchmark, {}) if own_stream else schema.stream_section(base.benchmark),
+        self.sections = {
+            "options": Section(method, options),
+            "training": Section("training", schedule),
+            **{name: _named_section(name, self.values.get(f"{name}.name")) for name in NAMED},
+            "stream": Section(base.benchmark, {}) if own_stream else _stream_section(base.benchmark),
         }
-        self.stated = {section: set(values) for section, values in self.values.items()}
-        for section, values in self.values.items():
-            for name in list(values):
-                self._check(section, name, f"{base.file}: {write_key(section, name)} = {values[name]!r}")
+        self.stated = set(self.values)  # these are kept also if they equal the default
+        for key, value in list(self.values.items()):
+            self._check(key, f"{base.file}: {key} = {value!r}")
 
     def apply(self, overrides: Sequence[str]) -> None:
         changes = parse(overrides)
         for change in changes:
-            section, _, name = change.key.partition(".")
-            if section in NAMED and name == "name" and change.value != self.values[section]["name"]:
+            section = section_of(change.key)
+            if section in NAMED and change.key == f"{section}.name" and change.value != self.values[change.key]:
                 self._switch(section, change.value, f"{change.label}: ")
-        if given := [change.key.removeprefix("stream.") for change in changes if change.key.startswith("stream.")]:
-            self.sections["stream"] = schema.stream_section(self.base.benchmark, given)
+        if given := [change.key for change in changes if change.key.startswith("stream.")]:
+            self.sections["stream"] = _stream_section(self.base.benchmark, given)
         more = f"(remnant list settings {self.method} --benchmark {self.base.benchmark} shows all.)"
         changes = [located(change, self.sections, more) for change in changes]
         refuse_contradictions(changes, self.sections)
-        labels: dict[tuple[str, str], str] = {}
-        for _, value, label, section, name, part in changes:
-            labels[section, name] = f"{labels.get((section, name), '')} {label}".strip()
-            values, kind = self.values[section], self.sections[section].options[name].kind
-            values[name] = merged(kind, values.get(name), part, value) if part else value
-        for (section, name), label in labels.items():  # last, because a table may need several changes to be whole
-            self._check(section, name, label)
+        labels: dict[str, str] = {}
+        for key, value, label, part in changes:
+            labels[key] = f"{labels.get(key, '')} {label}".strip()
+            kind = self.sections[section_of(key)].options[key].kind
+            self.values[key] = merged(kind, self.values.get(key), part, value) if part else value
+        for key, label in labels.items():  # last, because a table may need several changes to be whole
+            self._check(key, label)
 
     def _switch(self, section: str, name: Any, label: str) -> None:
         """Another network or optimizer starts from its own defaults: the recipe's options describe the old one."""
-        self.sections[section] = schema.named_section(NAMED[section], name, label)
-        self.values[section], self.stated[section] = {"name": name}, {"name"}
+        self.sections[section] = _named_section(section, name, label)
+        self.values = {key: value for key, value in self.values.items() if section_of(key) != section}
+        self.values[f"{section}.name"] = name
         if section == "network":
-            for option, (kind, default) in self.sections["options"].options.items():
+            for key, (kind, default) in self.sections["options"].options.items():
                 if kind.forms == (("*",),) and default is None:  # a table of layers that the new network does not have
-                    self.values["options"].pop(option, None)
+                    self.values.pop(key, None)
+        self.stated = set(self.values)
 
-    def _check(self, section: str, name: str, label: str) -> None:
-        values, option = self.values[section], self.sections[section].options.get(name)
-        if name not in values:
+    def _check(self, key: str, label: str) -> None:
+        if key not in self.values:
             return  # removed with the rest of early stopping
-        if option is None:
-            raise OptionError(f"{label}: {self.sections[section].owner} has no such setting.")
-        kind, default = option
-        value = None if kind.optional and values[name] == "none" else values[name]
-        values[name] = kind.read(value, f"{label}: {write_key(section, name)}")
-        if values[name] is None and name in EARLY_STOPPING and section == "training":
+        section = self.sections[section_of(key)]
+        if key not in section.options:
+            raise OptionError(f"{label}: {section.owner} has no such setting.")
+        kind, default = section.options[key]
+        given = None if kind.optional and self.values[key] == "none" else self.values[key]
+        self.values[key] = value = kind.read(given, f"{label}: {key}")
+        if value is None and key in EARLY_STOPPING:
             for each in EARLY_STOPPING:
-                values.pop(each, None)
-        elif values[name] == default and (values[name] is None or name not in self.stated[section]):
-            del values[name]
+                self.values.pop(each, None)
+        elif value == default and (value is None or key not in self.stated):
+            del self.values[key]
 
     def settings(self, protocol: str) -> Settings:
-        training = self.values["training"]
-        missing = [f"training.{name}" for name in EARLY_STOPPING if name not in training]
+        missing = [key for key in EARLY_STOPPING if key not in self.values]
         if 0 < len(missing) < len(EARLY_STOPPING):
-            given = next(name for name in EARLY_STOPPING if name in training)
-            needed = " and ".join(missing)
-            raise OptionError(f"training.{given}={training[given]}: early stopping needs {needed} too.")
-        for where, section in self.sections.items():
-            for name, (kind, default) in section.options.items():
-                if default is REQUIRED and name not in self.values[where]:
-                    key = write_key(where, name)
+            given = next(key for key in EARLY_STOPPING if key in self.values)
+            raise OptionError(f"{given}={self.values[given]}: early stopping needs {' and '.join(missing)} too.")
+        for section in self.sections.values():
+            for key, (kind, default) in section.options.items():
+                if default is REQUIRED and key not in self.values:
                     raise OptionError(
                         f"{section.owner} needs a value for {key}, which has no default and is not in {self.base.file}. "
                         f"Add --set {key}=… ({kind.words})."
                     )
-        if self.values["optimizer"] == {"name": schema.PLAIN_SGD}:
-            self.values["optimizer"] = {}
-        return Settings(self.base.benchmark, self.method, protocol, **self.values)
+        tables: dict[str, dict[str, Any]] = {name: {} for name in ("options", *SECTIONS)}
+        for key, value in self.values.items():
+            tables[section_of(key)][key.rpartition(".")[2]] = value
+        if tables["optimizer"] == {"name": PLAIN_SGD}:
+            tables["optimizer"] = {}
+        return Settings(self.base.benchmark, self.method, protocol, **tables)
+
+
+def _method_options(base: Recipe, method: str) -> dict[str, Option]:
+    """Returns the options of a method; raises an OptionError if the method makes no sense on the benchmark."""
+    found = _find(METHODS, method, base=Method)
+    reason = base.without.get(method, "")
+    # A recipe with one method that needs the task has a head per task, and suits all such methods.
+    if found.needs_task and not any(METHODS[other].needs_task for other in base.methods if other in METHODS):
+        reason = f"{method} must be told the task at test time: it runs on streams with a head per task."
+    if reason:
+        there = ", ".join(sorted(base.methods))
+        raise OptionError(f"{base.benchmark} has no method '{method}'. {reason} {base.benchmark} has: {there}.")
+    options = options_of(found)
+    if "lr" not in options:
+        raise OptionError(
+            f"{method} has no option lr, which every method takes. Add `*, lr: float = 0.01` to its constructor, or "
+            "`**options` that it passes to super().__init__."
+        )
+    return options
+
+
+def _named_section(section: str, name: Any, label: str = "") -> Section:
+    """Returns the name and the options of a network or optimizer."""
+    registry = NAMED[section]
+    options = options_of(_find(registry, name, label, Network if section == "network" else object))
+    allowed = Kind(f"{', '.join(registry)} or path/to/file.py:Name", lambda value: isinstance(value, str))
+    name_option = Option(allowed, PLAIN_SGD if section == "optimizer" else REQUIRED)
+    return Section(str(name), {f"{section}.{key}": option for key, option in {"name": name_option, **options}.items()})
+
+
+def _stream_section(benchmark: str, given: Iterable[str] = ()) -> Section:
+    """Returns the options of a stream function, with those `given` if it takes any; a ready stream has none."""
+    function = _find(BENCHMARKS, benchmark)
+    if not callable(function):
+        return Section(benchmark, {})
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    others = {key: Option(ANYTHING, None) for key in given if takes_any}
+    return Section(benchmark, others | {f"stream.{name}": option for name, option in options_of(function).items()})
+
+
+def _find(registry: Registry[Any], name: Any, label: str = "", base: type = object) -> Any:
+    """Returns the thing called `name`; raises an OptionError that begins with `label` if it is missing or not a `base`."""
+    try:
+        found = registry[str(name)]
+    except UnknownNameError as error:
+        raise OptionError(f"{label}{error}") from error
+    if base is not object and not (isinstance(found, type) and issubclass(found, base)):
+        raise OptionError(f"{label}{name} is not a subclass of remnant's {base.__name__}.")
+    return found
