@@ -1,4 +1,4 @@
-"""One seed for every test, one thread (small models are slower on two), and no GPU test without a GPU."""
+"""Every test has the same seed and one thread, since small models are slower on two. GPU tests need a GPU."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def _seeded() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _chance_back() -> Iterator[None]:
-    """Runs made in this process may switch torch to bit-equal results."""
+def _deterministic_off() -> Iterator[None]:
+    """A run in this process may have switched torch to deterministic algorithms."""
     yield
-    if torch.are_deterministic_algorithms_enabled():  # to set it loads torch's compiler: seconds
+    if torch.are_deterministic_algorithms_enabled():  # setting it loads torch's compiler, which takes seconds
         torch.use_deterministic_algorithms(False)
 
 

@@ -96,7 +96,7 @@ for order in iter(sys.stdin.readline, ""):
 
 
 class Forks:
-    """The process above, its orders and its answers."""
+    """The process above, its commands and its answers."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -142,7 +142,7 @@ def forks() -> Iterator[Forks]:
 
 
 def whole(run: RunFolder) -> int:
-    """The number of the newest checkpoint, every part of which must tell the same; no word of damage."""
+    """The number of the newest checkpoint, whose parts must agree and be undamaged."""
     state, note = RunFolder.open(run.path).load_checkpoint()
     assert note is None
     if state is None:
@@ -175,7 +175,7 @@ def test_killed_at_any_moment_it_has_a_whole_checkpoint_no_older_than_the_last_o
 
 
 def test_dying_between_any_two_calls_it_has_a_whole_checkpoint(tmp_path: Path, forks: Forks) -> None:
-    """Every call that changes the disk in two steps of a run, one after another; a write stops in its middle."""
+    """The process dies at each call that changes the disk, one after another; a write stops halfway."""
     moment, reported, leftovers = 0, 0, 0
     while reported < 4:
         moment += 1
@@ -212,7 +212,7 @@ def test_a_second_process_is_refused_and_the_lock_dies_with_its_holder(run: RunF
         pass
 
 
-def test_a_living_writers_temporary_file_is_not_swept(run: RunFolder, forks: Forks) -> None:
+def test_a_living_writers_temporary_file_is_not_removed(run: RunFolder, forks: Forks) -> None:
     living, mine, dead = (run.path / f".x.json.{pid}.tmp" for pid in (forks.process.pid, os.getpid(), 2**22 + 1))
     for path in (living, mine, dead):
         path.touch()
@@ -236,7 +236,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def filled(run: RunFolder) -> dict[str, bytes]:
-    """A run with something of everything to lose."""
+    """The contents of a run folder with every kind of file."""
     run.save_matrix(AccuracyMatrix(1, [[0.5]]))
     run.save_ranks({"fc1": [1]})
     run.save_result({"acc": 0.5})
@@ -267,7 +267,7 @@ def test_a_write_that_fails_halfway_loses_nothing(
 
 
 @pytest.mark.parametrize("name", sorted(WRITES.keys() - {"record"}))  # a line of metrics is not synced by itself
-def test_a_disk_that_is_found_full_only_on_syncing_loses_nothing(
+def test_a_disk_that_is_full_only_on_fsync_loses_nothing(
     run: RunFolder, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = filled(run)
@@ -282,10 +282,10 @@ def test_a_disk_that_is_found_full_only_on_syncing_loses_nothing(
     assert contents(run.path) == before
 
 
-def test_before_a_checkpoint_is_in_place_it_and_the_lines_it_has_seen_are_on_the_disk(
+def test_a_checkpoint_and_the_lines_before_it_are_synced_before_the_rename(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a power cut would show: nothing is renamed that is not synced."""
+    """So a power cut leaves no renamed file without its content."""
     order: list[int | str] = []
     sync, replace = os.fsync, os.replace
 
@@ -367,7 +367,7 @@ print("survived")
 
 
 def test_on_a_disk_that_is_really_full_nothing_is_lost(tmp_path: Path) -> None:
-    """A file system of 300 kB, in a mount namespace of its own: it goes with the process."""
+    """A file system of 300 kB in a mount namespace, which ends with the process."""
     mount = 'mount -t tmpfs -o size=300k tmpfs "$1"'
     try:
         tried = subprocess.run(
@@ -384,9 +384,7 @@ def test_on_a_disk_that_is_really_full_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @every_write
-def test_a_folder_that_vanished_is_named_and_not_made_anew(
-    run: RunFolder, write: Callable[[RunFolder], object]
-) -> None:
+def test_a_folder_that_vanished_is_named_and_not_created(run: RunFolder, write: Callable[[RunFolder], object]) -> None:
     for path in run.path.iterdir():
         path.unlink()
     run.path.rmdir()

@@ -1,4 +1,4 @@
-"""Whole runs, broken on purpose: killed at random moments, their checkpoints spoilt, the disk full, two at once."""
+"""Whole runs with faults: kills at random moments, damaged checkpoints, a full disk, two processes on one run."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def forks() -> Iterator[Forks]:
 
 
 def outcome(run: RunFolder) -> dict[str, Any]:
-    """All that an unbroken run and a broken one must have in common, which is everything but times."""
+    """Everything except times: a killed and resumed run must have the same as an unbroken one."""
     result = run.result()
     assert result is not None
     lines = [{name: repr(value) for name, value in line.items() if name != "seconds"} for line in run.metrics()]
@@ -178,8 +178,8 @@ def outcome(run: RunFolder) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_killed_at_random_moments_it_ends_as_if_it_had_never_been(name: str, tmp_path: Path, forks: Forks) -> None:
-    """Some before the first checkpoint, some while writing one; over all the cases, forty kills and more."""
+def test_killed_at_random_moments_it_ends_like_an_unbroken_run(name: str, tmp_path: Path, forks: Forks) -> None:
+    """Some kills come before the first checkpoint, some while one is written; all cases together have over forty."""
     case, moments = CASES[name], random.Random(name)
     start = time.perf_counter()
     unbroken, _ = forks.whole(case, tmp_path / "unbroken")
@@ -223,7 +223,7 @@ def cut_off(case: Case, root: Path, forks: Forks) -> RunFolder:
 
 
 @pytest.mark.parametrize("spoilt", ["newest", "all"])
-def test_a_spoilt_checkpoint_is_named_and_changes_nothing(spoilt: str, tmp_path: Path, forks: Forks) -> None:
+def test_a_damaged_checkpoint_is_named_and_changes_nothing(spoilt: str, tmp_path: Path, forks: Forks) -> None:
     unbroken, _ = forks.whole(CASES["gpm"], tmp_path / "unbroken")
     run = cut_off(CASES["gpm"], tmp_path / "broken", forks)
     checkpoints = sorted(run.path.glob("checkpoint-*"), reverse=True)
@@ -282,7 +282,7 @@ def test_killed_between_its_result_and_cleaning_up_the_rest_is_cleaned_up(
     assert outcome(run) == whole
 
 
-def test_remnant_resume_after_kill_9_goes_on_as_the_run_was_run(tmp_path: Path, forks: Forks) -> None:
+def test_remnant_resume_after_kill_9_continues_in_the_same_way(tmp_path: Path, forks: Forks) -> None:
     unbroken, _ = forks.whole(LONGER, tmp_path / "unbroken")
     runs = tmp_path / "runs"
     process = spawn("run", "permuted-digits", "gpm", *options(LONGER), "--deterministic", "--runs", runs)
@@ -308,7 +308,7 @@ def test_remnant_resume_after_kill_9_goes_on_as_the_run_was_run(tmp_path: Path, 
     assert "Nothing to resume" in again.output
 
 
-def test_a_killed_command_takes_the_processes_of_its_seeds_along(tmp_path: Path) -> None:
+def test_a_killed_command_ends_the_processes_of_its_seeds(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     process = spawn("run", "permuted-digits", "gpm", *options(LONGER), "--seeds", 2, "--deterministic", "--runs", runs)
     wait_for(lambda: len({path.parent for path in runs.rglob("checkpoint-*")}) == 2)
@@ -321,7 +321,7 @@ def test_a_killed_command_takes_the_processes_of_its_seeds_along(tmp_path: Path)
             pass
 
 
-def test_resume_can_be_told_otherwise(tmp_path: Path, forks: Forks) -> None:
+def test_resume_can_change_the_execution(tmp_path: Path, forks: Forks) -> None:
     run = cut_off(CASES["gpm"], tmp_path / "runs", forks)
     words = ["resume", str(run.path), "--device", "cpu", "--no-deterministic", "--checkpoint-every", "7", "-q"]
     result = runner.invoke(app, words)
@@ -357,10 +357,10 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path, forks: Fork
 
 @pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "The disk is full"), (errno.EROFS, "cannot be accessed")])
 @pytest.mark.parametrize("good", [0, 3, 8, 14, 21])
-def test_where_the_disk_refuses_it_says_so_and_nothing_is_lost(
+def test_an_error_of_the_disk_is_explained_and_loses_nothing(
     good: int, code: int, says: str, tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first `good` writes succeed; full, the next stops halfway; read-only, it does not begin."""
+    """The first `good` writes succeed. On a full disk the next one stops halfway, on a read-only disk it does not begin."""
     unbroken, _ = forks.whole(CASES["gpm"], tmp_path / "unbroken")
     runs = tmp_path / "runs"
     words = ["run", "permuted-digits", "gpm", *options(CASES["gpm"]), "--deterministic", "--runs", str(runs)]
@@ -389,7 +389,7 @@ def test_where_the_disk_refuses_it_says_so_and_nothing_is_lost(
     assert outcome(run) == outcome(unbroken)
 
 
-def test_one_run_that_cannot_go_on_does_not_keep_the_others(tmp_path: Path, forks: Forks) -> None:
+def test_one_run_that_cannot_continue_does_not_stop_the_others(tmp_path: Path, forks: Forks) -> None:
     own = Case("finetune", ALEXNET, own=True)
     lost = cut_off(own, tmp_path / "runs", forks)
     (tmp_path / "own.py").unlink()
@@ -400,7 +400,7 @@ def test_one_run_that_cannot_go_on_does_not_keep_the_others(tmp_path: Path, fork
     assert [run.finished for run in find_runs(tmp_path / "runs") if run.path != lost.path] == [True]
 
 
-def test_a_run_that_was_moved_is_not_begun_anew_somewhere_else(tmp_path: Path, forks: Forks) -> None:
+def test_a_run_that_was_moved_is_not_started_elsewhere(tmp_path: Path, forks: Forks) -> None:
     run = cut_off(CASES["gpm"], tmp_path / "runs", forks)
     moved = tmp_path / "mine" / "seed0"
     moved.parent.mkdir()

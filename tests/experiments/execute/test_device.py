@@ -1,4 +1,4 @@
-"""What runs ask of a device: its switches, and what is said and kept when its memory is full."""
+"""Torch's switches for a device, and a GPU that runs out of memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _switches_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("deterministic", "tf32", "short"),
     [(False, True, True), (False, False, False), (True, True, False), (True, False, False)],
 )
-def test_tf32_is_on_unless_it_or_chance_is_switched_off(deterministic: bool, tf32: bool, short: bool) -> None:
+def test_tf32_is_on_unless_switched_off_or_deterministic(deterministic: bool, tf32: bool, short: bool) -> None:
     torch.backends.cudnn.benchmark = True
     prepare_torch(CPU, deterministic=deterministic, tf32=tf32)
     assert torch.get_float32_matmul_precision() == ("high" if short else "highest")
@@ -41,7 +41,7 @@ def test_tf32_is_on_unless_it_or_chance_is_switched_off(deterministic: bool, tf3
 
 
 @pytest.mark.parametrize(("before", "after"), [("", ":16:8"), (":4096:8", ":4096:8")])
-def test_products_are_not_split_unless_the_user_has_said_how_much_room_they_have(
+def test_the_cublas_workspace_is_small_unless_the_user_sets_it(
     before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not before:
@@ -53,7 +53,7 @@ def test_products_are_not_split_unless_the_user_has_said_how_much_room_they_have
 def test_out_of_memory_says_what_to_do_and_loses_no_finished_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two seeds side by side the first has learnt two of its three tasks when the GPU is full."""
+    """Two seeds run side by side; the first has learned two of three tasks when the memory is full."""
 
     def full(runs: Sequence[RunInProgress], device: torch.device) -> None:
         for run in runs[:1]:

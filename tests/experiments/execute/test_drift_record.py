@@ -1,4 +1,4 @@
-"""What a run records of its first task's drift: asked for or not, cut off or not."""
+"""The record of the first task's drift, with and without an interruption."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cut(asked: Plan, until: Callable[[Progress], bool]) -> None:
         run(asked, until)
 
 
-def test_it_costs_nothing_where_nobody_asks_and_changes_nothing_where_one_does(tmp_path: Path) -> None:
+def test_recording_the_drift_is_optional_and_changes_no_result(tmp_path: Path) -> None:
     without, _ = run(plan(tmp_path / "without", drift=False))
     asked, notes = run(plan(tmp_path / "with"))
     assert without.drift() is None
@@ -95,7 +95,7 @@ MOMENTS: dict[str, Callable[[Progress], bool]] = {
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["one head", "heads, normalised by the batch"])
-def test_cut_off_anywhere_it_records_the_same(tmp_path: Path, own: bool) -> None:
+def test_an_interrupted_run_records_the_same_drift(tmp_path: Path, own: bool) -> None:
     whole, _ = run(plan(tmp_path / "whole", own=own))
     drift = (whole.path / "drift.json").read_bytes()
     assert not any(layer.startswith("heads") for layer in whole.drift() or {})
@@ -110,7 +110,7 @@ def test_cut_off_anywhere_it_records_the_same(tmp_path: Path, own: bool) -> None
             assert (folder.result() or {})[name] == (whole.result() or {})[name], (moment, name)
 
 
-def test_asked_for_too_late_it_says_so_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_drift_wanted_too_late_is_a_note_and_no_error(tmp_path: Path) -> None:
     cut(plan(tmp_path, drift=False), MOMENTS["in the second task"])
     folder, notes = run(plan(tmp_path))
     assert (

@@ -1,4 +1,4 @@
-"""A run that could not even start leaves no folder behind: nothing there could ever be gone on with."""
+"""A run that cannot start leaves no folder behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remnant.experiments.execute import Plan, Progress, Sweep, unfinished
 from remnant.experiments.execute import run as run_plan
 from remnant.experiments.runs import RunError, find_runs
 from remnant.experiments.settings import resolve
-from remnant.methods.finetune import Finetune
+from remnant.methods import Finetune
 
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
 TOO_LARGE = (*FEW, "network.name=alexnet")
@@ -23,20 +23,20 @@ def plan(root: Path, *overrides: str, benchmark: str = "permuted-digits", seeds:
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
-def test_a_network_that_does_not_fit_leaves_nothing(seeds: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_network_that_does_not_fit_leaves_no_folder(seeds: tuple[int, ...], tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot take images of 8×8"):
         run_plan(plan(tmp_path, *TOO_LARGE, seeds=seeds), lambda progress: None)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_data_that_is_not_there_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "store"))
     with pytest.raises(DataError):
         run_plan(plan(tmp_path / "runs", benchmark="pmnist"), lambda progress: None)
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_runs_beside_it_stay(tmp_path: Path) -> None:
+def test_other_runs_stay(tmp_path: Path) -> None:
     (finished,) = run_plan(plan(tmp_path, *FEW), lambda progress: None)
     with pytest.raises(RunError):
         run_plan(plan(tmp_path, *TOO_LARGE), lambda progress: None)
@@ -51,7 +51,7 @@ def test_the_table_of_a_sweep_makes_no_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_run_stays_however_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_a_finished_epoch_stays_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise RunError("at the end of the task")
 
@@ -74,8 +74,8 @@ def test_an_interrupted_start_can_be_resumed(tmp_path: Path, monkeypatch: pytest
     assert resumed.seeds == (3,)
 
 
-def test_a_folder_that_was_there_before_stays_and_is_named(tmp_path: Path) -> None:
-    """It may be wanted: today its data is not here."""
+def test_a_folder_that_existed_before_stays_and_is_named(tmp_path: Path) -> None:
+    """The user may need it, for example on a machine that has the data."""
     asked = plan(tmp_path, *TOO_LARGE)
     old = asked.folder(0)
     heard: list[Progress] = []
@@ -86,7 +86,7 @@ def test_a_folder_that_was_there_before_stays_and_is_named(tmp_path: Path) -> No
     assert not old.begun
 
 
-def test_of_a_folder_that_another_process_is_at_nothing_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_another_process_writes_gets_no_note(tmp_path: Path) -> None:
     asked = plan(tmp_path, *FEW)
     heard: list[Progress] = []
     with asked.folder(0).lock(), pytest.raises(RunError, match="is being written"):

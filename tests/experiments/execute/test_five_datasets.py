@@ -1,4 +1,4 @@
-"""The baselines the paper has on 5-Datasets, all the way from the recipe to the result: small sets, a narrow network."""
+"""The paper's baselines on 5-Datasets, from the recipe to the result, with small sets and a narrow network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLE = 3 * 32 * 32 * 4 + 8  # bytes, the label's with them
 
 
 def small_set(name: str) -> Dataset:
-    """Ten pictures under noise, one a class, in the shape of the real set's."""
+    """Ten noisy pictures, one per class, with the shape of the real dataset."""
     shape = SOURCES[name].image
     rng = np.random.default_rng(list(name.encode()))
     pictures = rng.integers(0, 200, (10, *shape))

@@ -1,4 +1,4 @@
-"""Runs side by side: what takes one of them long does not keep the others, and what goes wrong in it is heard."""
+"""Runs side by side: none waits for another's slow work, and errors are raised."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Random:
 
 
 class Scripted:
-    """A run of so many turns; `starts` are what it yields at some of them."""
+    """A run of `turns` turns that yields `starts[turn]`."""
 
     def __init__(self, turns: int, starts: dict[int, Blocking] | None = None) -> None:
         self.turns, self.starts, self.random = turns, starts or {}, Random()
@@ -52,20 +52,20 @@ class Scripted:
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`run_side_by_side` where there is no GPU, and so no streams."""
+    """`run_side_by_side` without a GPU and its streams."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     return lambda *runs: run_side_by_side(runs, CPU)
 
 
-def test_all_take_turns_until_the_last_is_over(together: Callable[..., None]) -> None:
+def test_runs_take_turns_until_the_last_has_ended(together: Callable[..., None]) -> None:
     runs = [Scripted(3), Scripted(7), Scripted(0)]
     together(*runs)
     assert [run.taken for run in runs] == [[0, 1, 2], list(range(7)), []]
 
 
-def test_while_one_writes_it_waits_and_the_others_go_on(together: Callable[..., None]) -> None:
+def test_while_one_run_writes_the_others_continue(together: Callable[..., None]) -> None:
     others_are_done = threading.Event()
     seen: list[list[int]] = []
 
@@ -79,7 +79,7 @@ def test_while_one_writes_it_waits_and_the_others_go_on(together: Callable[..., 
     assert writing.taken == [0, 1, 2, 3, 4]
 
 
-def test_an_error_while_writing_is_raised_and_the_run_goes_no_further(together: Callable[..., None]) -> None:
+def test_an_error_while_writing_stops_the_run_and_is_raised(together: Callable[..., None]) -> None:
     written = []
 
     def fail() -> None:
@@ -92,7 +92,7 @@ def test_an_error_while_writing_is_raised_and_the_run_goes_no_further(together: 
     assert written == [1]
 
 
-def test_what_was_there_before_is_not_searched_for_garbage_meanwhile(together: Callable[..., None]) -> None:
+def test_existing_objects_are_hidden_from_the_garbage_collector(together: Callable[..., None]) -> None:
     frozen: list[int] = []
     before = gc.get_freeze_count()
     together(Scripted(2, {0: lambda: frozen.append(gc.get_freeze_count())}))
@@ -100,7 +100,7 @@ def test_what_was_there_before_is_not_searched_for_garbage_meanwhile(together: C
     assert gc.get_freeze_count() == before == 0
 
 
-def test_a_run_writes_its_checkpoints_in_what_it_yields_and_nowhere_else(tmp_path: Path) -> None:
+def test_a_run_writes_checkpoints_only_in_the_functions_it_yields(tmp_path: Path) -> None:
     settings = resolve("permuted-digits", "gpm", ("stream.tasks=2", "training.epochs=3", "training.batch=20"))
     asked = Plan(settings, (0,), tmp_path, "cpu", checkpoint_every=1, checkpoint_seconds=0.0)
     folder = asked.folder(0)
@@ -133,8 +133,8 @@ def test_a_run_says_once_why_it_is_slower_than_it_could_be(tmp_path: Path, monke
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("norm", ["running", "batch"])
-def test_three_seeds_side_by_side_are_the_three_alone(norm: str, tmp_path: Path) -> None:
-    """Also with a checkpoint after each epoch, written while others are captured. Dropout and orders are random."""
+def test_three_seeds_side_by_side_equal_three_seeds_alone(norm: str, tmp_path: Path) -> None:
+    """One of the two writes a checkpoint after each epoch, while other runs are captured."""
     (tmp_path / "own.py").write_text(PICTURES)
     few = ("network.name=alexnet", "network.width=2", f"network.norm={norm}", "training.epochs=4", "training.batch=10")
     settings = resolve(f"{tmp_path / 'own.py'}:stream", "gpm", few)

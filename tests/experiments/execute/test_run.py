@@ -1,4 +1,4 @@
-"""A whole run, and what it leaves behind."""
+"""A whole run, and the files it writes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path: Pat
 
 
 def test_fast_steps_end_where_plain_ones_do(tmp_path: Path) -> None:
-    """ACC within 0.1 points in the mean of the same seeds; sums are rounded in another order."""
+    """The mean ACC of the same seeds agrees within 0.1 points; sums are rounded in another order."""
     accs = {}
     for steps in ("auto", "eager"):
         asked = [plan("gpm", tmp_path / steps, seeds=(seed,), steps=steps) for seed in range(3)]
@@ -125,7 +125,7 @@ def test_fast_steps_end_where_plain_ones_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("steps", "notes"), [("captured", 1), ("auto", 0), ("eager", 0)])
-def test_steps_that_cannot_be_captured_here_are_told_once(steps: str, notes: int, tmp_path: Path) -> None:
+def test_steps_that_cannot_be_captured_give_one_note(steps: str, notes: int, tmp_path: Path) -> None:
     _, heard = run(plan("finetune", tmp_path, steps=steps))
     said = [p.note for p in heard if p.note]
     assert said == ["steps are not captured: CUDA graphs need a GPU, and this run is on the CPU"] * notes
@@ -140,7 +140,7 @@ def test_running_again_does_nothing(tmp_path: Path) -> None:
     assert [p.note.partition(" (")[0] for p in heard] == ["already finished"]
 
 
-def test_two_seeds_over_processes_are_the_two_seeds_alone(tmp_path: Path) -> None:
+def test_two_seeds_in_processes_equal_two_seeds_alone(tmp_path: Path) -> None:
     heard: list[Progress] = []
     together = run_plan(plan("gpm", tmp_path / "together", seeds=(0, 3)), heard.append)
     assert [folder.seed for folder in together] == [0, 3]
@@ -153,7 +153,7 @@ def test_two_seeds_over_processes_are_the_two_seeds_alone(tmp_path: Path) -> Non
         assert environment["threads"] == 1
 
 
-def test_what_goes_wrong_in_a_process_of_its_own_is_told(tmp_path: Path) -> None:
+def test_an_error_in_a_child_process_is_reported(tmp_path: Path) -> None:
     asked = plan("gpm", tmp_path, *FEW, "lr=10", seeds=(0, 1))
     with pytest.raises(RunError, match=r"^Seed 0, task 1 of 3: .*diverge.* Seed 1, .* Finished tasks are kept"):
         run_plan(asked, lambda progress: None)
@@ -182,7 +182,7 @@ def test_joint_training_has_one_row_and_an_acc(benchmark: str, own: str, tmp_pat
 
 @pytest.mark.parametrize("valid", [0.0, 0.2])
 @pytest.mark.parametrize("method", ["gpm", "finetune", "multitask", "single-task", "er", "agem", "gem", "ogd", "owm"])
-def test_every_method_runs_on_a_stream_of_ones_own(method: str, valid: float, own: str, tmp_path: Path) -> None:
+def test_every_method_runs_on_a_users_own_stream(method: str, valid: float, own: str, tmp_path: Path) -> None:
     overrides = ("training.epochs=3", "training.batch=70", f"stream.valid={valid}")  # a batch larger than a task
     folder, _ = run(plan(method, tmp_path, *overrides, benchmark=own))
     matrix, result = folder.matrix(), folder.result()
@@ -203,9 +203,7 @@ def test_single_task_networks_forget_nothing(tmp_path: Path) -> None:
     assert (matrix.values[2] == matrix.values.diagonal()).all()
 
 
-def test_a_full_layer_is_said_once_and_not_as_a_python_warning(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_full_layer_is_a_note_and_no_python_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     _, heard = run(plan("gpm", tmp_path, *FEW, "threshold=1.0", "network.hidden=[8]", "samples=300"))
     notes = [p.note for p in heard if p.note]
     assert len([note for note in notes if "Full, and from now on fixed" in note]) == len(notes) > 0
@@ -223,7 +221,7 @@ def test_early_stopping_ends_a_task_before_its_epochs_do(tmp_path: Path) -> None
         assert losses[-1] >= min(losses[:-1])  # it ended because the loss did not fall
 
 
-def test_settings_that_do_not_go_together_are_told(tmp_path: Path) -> None:
+def test_settings_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     for override, says in (
         ("network.name=alexnet", r"AlexNet cannot take images of 8×8"),
         ("threshold.layers.nope=0.9", r"threshold\['nope'\] matches no layer"),
@@ -279,7 +277,7 @@ def test_devices_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
         pick_device("cuda:2")
 
 
-def test_seeds_that_were_run_alike_are_resumed_together(tmp_path: Path) -> None:
+def test_seeds_with_the_same_settings_are_resumed_together(tmp_path: Path) -> None:
     for seed, how in ((0, {"tf32": False}), (2, {"tf32": False}), (1, {"checkpoint_every": 3})):
         plan("finetune", tmp_path, **how).folder(seed)  # killed before it began
     RunFolder.create(tmp_path, plan("gpm", tmp_path).settings, 5)  # does not say how

@@ -1,4 +1,4 @@
-"""A setting over several values: which runs that means."""
+"""A sweep: the runs for the values of a setting, and the table of their results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_commas_inside_a_value_are_its_own() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_is_wrong_is_told_before_anything_runs(over: list[str], says: str) -> None:
+def test_a_wrong_value_is_refused_before_anything_runs(over: list[str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         Sweep.of("split-cifar100", "gpm", over, ["samples=50", "layer_samples.conv2=7"])
 
@@ -106,7 +106,7 @@ def test_rows_hold_what_is_finished(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_from_before_that_has_no_record_is_named(tmp_path: Path) -> None:
+def test_an_older_run_without_recorded_drift_is_named(tmp_path: Path) -> None:
     made = plans(sweep("threshold.start=0.9,0.95"), tmp_path, seeds=(0,))
     old, new = (plan.folder(0) for plan in made)
     for folder in (old, new):

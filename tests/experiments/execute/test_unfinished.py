@@ -1,4 +1,4 @@
-"""Runs that are not gone on with, because they are not what they were: moved, or their settings edited."""
+"""Runs that cannot be resumed because they were moved or their settings were edited."""
 
 from pathlib import Path
 
@@ -14,9 +14,7 @@ def run(tmp_path: Path) -> RunFolder:
     return Plan(resolve("permuted-digits", "finetune"), (0,), tmp_path / "runs", "cpu").folder(0)
 
 
-def test_a_run_with_fewer_folders_above_it_than_runs_have_was_moved(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_too_few_folders_above_it_was_moved(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Path, "resolve", lambda path: Path("/mine")
     )  # as if it stood there: not a place to write in a test
@@ -25,7 +23,7 @@ def test_a_run_with_fewer_folders_above_it_than_runs_have_was_moved(
     assert "was moved" in trouble
 
 
-def test_edited_settings_are_not_begun_anew_somewhere_else(run: RunFolder, tmp_path: Path) -> None:
+def test_edited_settings_do_not_start_another_run(run: RunFolder, tmp_path: Path) -> None:
     file = run.path / "settings.json"
     assert '"lr": 0.05' in file.read_text()
     file.write_text(file.read_text().replace('"lr": 0.05', '"lr": 0.5'))

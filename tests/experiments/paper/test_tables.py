@@ -1,4 +1,4 @@
-"""Ours beside the paper's: the right rows, the right arithmetic, and nothing that was not run shown as a number."""
+"""Our figures beside the paper's: the right rows, the right arithmetic, and no number without a run."""
 
 from math import nan
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_every_row_can_be_run_or_has_the_paper_s_number(name: str) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_the_issue_s_runs_are_in_the_tables() -> None:
+def test_the_tables_have_the_rows_of_the_paper() -> None:
     runs = {name: [(r.benchmark, r.method) for r in load_table(name).to_run()] for name in table_names()}
     with_heads = ("ewc", "hat", "agem", "er", "gpm", "multitask")
     everyone = [("pmnist", method) for method in ONE_EPOCH]
@@ -92,14 +92,14 @@ def test_single_epoch_numbers() -> None:
     assert row("single-epoch", "gpm", "1 epoch").settings.training["epochs"] == 1
 
 
-def test_five_orders_lie_together_and_two_layouts_apart() -> None:
+def test_five_orders_share_a_row_and_two_layouts_do_not() -> None:
     published, planar = row("table3", "gpm", "as published"), row("table3", "gpm", "planar")
     assert published.settings.stream["order"] == "seed"
     assert published.key != planar.key
     assert (published.paper.acc, planar.paper.acc) == (57.72, None)
 
 
-def test_two_fourth_sets_lie_apart() -> None:
+def test_the_two_fourth_sets_have_their_own_rows() -> None:
     published, described = (
         r for r in load_table("table1b").to_run() if r.method == "gpm" and r.benchmark == "five-datasets"
     )
@@ -186,7 +186,7 @@ def test_capacity_in_per_cent() -> None:
     assert (found["capacity"], found["capacity (paper)"], found["capacity (difference)"]) == ("2000", "2000", "+0")
 
 
-def test_unknown_names_are_met_with_the_nearest() -> None:
+def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(OptionError, match=r"No table called 'table1'. Did you mean 'table1"):
         load_table("table1")
     with pytest.raises(OptionError, match=r"table1a has no method 'gpn'. Did you mean 'gpm'\?"):

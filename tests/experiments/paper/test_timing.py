@@ -1,4 +1,4 @@
-"""Table 2: methods timed side by side, and the table made of it."""
+"""Table 2: the times of methods, and the table of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_method_is_timed_at_its_first_middle_and_last_task(method: str) -> Non
     assert found.finish > 0
 
 
-def test_of_a_long_epoch_a_part_is_timed_and_counted_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_long_epoch_is_timed_and_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
 
     def step(method: Method, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -57,10 +57,8 @@ def test_of_a_long_epoch_a_part_is_timed_and_counted_for_all_of_it(monkeypatch: 
     assert part == pytest.approx(whole, abs=1)  # the last batch may be a short one
 
 
-def test_a_method_that_is_slower_than_it_could_be_is_left_out_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Steps one by one are not to be compared with those of a graph."""
+def test_a_method_that_falls_back_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager steps do not compare with steps of a CUDA graph."""
 
     def steps(self: FastestExecutor, method: Method, train: Split, batch: int) -> Work[Steps]:
         if method.name == "er":
@@ -82,7 +80,7 @@ def test_a_single_task_is_timed_once() -> None:
     assert found.epoch == found.epochs[0]
 
 
-def test_the_mean_over_tasks_is_that_of_a_line_through_what_was_timed() -> None:
+def test_the_mean_over_tasks_is_that_of_a_line_through_the_timed_ones() -> None:
     assert Timing("", (1.0, 3.0, 5.0), 0.0).epoch == 3.0
     assert Timing("", (1.0, 1.0, 5.0), 0.0).epoch == 2.0
 
@@ -104,7 +102,7 @@ def cells(root: Path) -> dict[str, dict[str, str]]:
     return {line["method"]: line for line in timing.timing_rows(rows, [root])}
 
 
-def test_the_table_says_how_many_times_gpms(tmp_path: Path) -> None:
+def test_the_table_gives_times_relative_to_gpm(tmp_path: Path) -> None:
     timed(tmp_path, gpm=2.0, er=5.0)
     found = cells(tmp_path)
     assert found["er"]["s an epoch"] == "5"
@@ -153,7 +151,7 @@ def test_a_benchmark_that_cannot_be_timed_leaves_the_others_and_the_table(
     assert re.search(r"five-datasets +er +2 +0 +1\.00 +1\.40", said.output)
 
 
-def test_what_was_timed_before_a_method_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_before_a_failure_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "measure", partial(no_data, "pmnist ewc", []))
     rows = [
         row for row in load_table("table2").rows if row.benchmark == "pmnist" and row.method in ("er", "ewc", "gpm")
@@ -164,19 +162,19 @@ def test_what_was_timed_before_a_method_failed_is_kept(tmp_path: Path, monkeypat
     assert cells(tmp_path)["ewc"]["s an epoch"] == "not run"
 
 
-def test_a_device_that_is_not_there_is_refused_once(tmp_path: Path) -> None:
+def test_a_missing_device_is_refused_once(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["reproduce", "table2", "--device", "cdua", "--runs", str(tmp_path)])
     assert said.exit_code == 1
     assert said.output.count("no such device") == 1
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_of_times_is_named(tmp_path: Path) -> None:
     save_timings(tmp_path, "pmnist", {"methods": {"gpm": {"digest": 1}}})
     with pytest.raises(RunError, match=r"pmnist\.json is damaged"):
         cells(tmp_path)
 
 
-def test_what_was_timed_is_kept_and_printed(tmp_path: Path) -> None:
+def test_times_are_kept_and_printed(tmp_path: Path) -> None:
     timed(tmp_path / "runs", gpm=2.0, ewc=3.0)
     said = CliRunner().invoke(app, ["keep", "--runs", str(tmp_path / "runs"), str(tmp_path / "kept")])
     assert said.exit_code == 0

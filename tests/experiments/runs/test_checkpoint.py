@@ -83,7 +83,7 @@ def test_a_deleted_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
     assert checkpoints.load() == ({"n": 1}, None)
 
 
-def test_with_no_whole_checkpoint_left_it_says_so(tmp_path: Path) -> None:
+def test_without_a_complete_checkpoint_the_run_starts_again(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save({"n": 1})
     cut(0.5)(tmp_path / "checkpoint-000001.safetensors")

@@ -1,4 +1,4 @@
-"""The run folder: where a run stands, what it writes, and what it says when asked for something that is not there."""
+"""The run folder: its path, its files, and its errors."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "runs", Settings(), 3)
 
 
-def test_it_stands_at_benchmark_method_digest_seed(run: RunFolder, tmp_path: Path) -> None:
+def test_its_path_is_benchmark_method_digest_seed(run: RunFolder, tmp_path: Path) -> None:
     assert run.path == tmp_path / "runs" / "pmnist" / "gpm" / "0123abcd" / "seed3"
     assert sorted(path.name for path in run.path.iterdir()) == ["environment.json", "settings.json"]
     opened = RunFolder.open(run.path)
@@ -59,10 +59,10 @@ def test_the_same_settings_find_the_same_folder_as_it_was(run: RunFolder, tmp_pa
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.path.iterdir()} == before
 
 
-def test_how_it_is_carried_out_is_there_before_it_is_a_run(
+def test_the_execution_is_written_before_the_settings(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed at any moment, there is no run, or one that is resumed as it was asked for."""
+    """So a run that is killed at any moment can be resumed in the way it was started."""
     written: list[str] = []
     monkeypatch.setattr("remnant.experiments.runs.folder.write_json", lambda path, _: written.append(path.name))
     RunFolder.create(tmp_path / "new", Settings(), 3, execution={"deterministic": True})
@@ -91,14 +91,14 @@ def test_any_name_becomes_one_folder_of_a_safe_name(name: str) -> None:
     assert folder_name(folder) == folder
 
 
-def test_a_benchmark_of_ones_own_tells_its_end_and_not_its_path() -> None:
+def test_a_users_own_stream_is_named_by_its_file_and_a_hash() -> None:
     names = [folder_name(name) for name in ("/home/ada/x/own.py:stream", "own.py:stream", "../own.py:stream")]
     assert len(set(names)) == 3
     assert all(re.fullmatch(r"own\.py-stream-[0-9a-f]{8}", name) for name in names)
     assert run_path("a/b.py:c", "gpm", "d", 1).parts[1:] == ("gpm", "d", "seed1")
 
 
-def test_opening_what_is_no_run_says_so(run: RunFolder, tmp_path: Path) -> None:
+def test_opening_a_folder_without_a_run_is_a_clear_error(run: RunFolder, tmp_path: Path) -> None:
     for nothing in (tmp_path / "nowhere", run.path / "settings.json"):
         with pytest.raises(RunError, match=r"is not a run: .* A run's folder is called seed<k>"):
             RunFolder.open(nothing)
@@ -137,7 +137,7 @@ def test_resuming_drops_the_lines_newer_than_the_checkpoint(run: RunFolder) -> N
 
 
 @pytest.mark.parametrize("rest", [b'{"ep', b'{"epoch": 2}', b"\0\0\0\0", b"["])
-def test_a_half_written_line_is_passed_over_and_repaired(run: RunFolder, rest: bytes) -> None:
+def test_a_half_written_line_is_ignored_and_repaired(run: RunFolder, rest: bytes) -> None:
     run.record(epoch=0)
     run.record(epoch=1)
     path = run.path / "metrics.jsonl"
@@ -148,7 +148,7 @@ def test_a_half_written_line_is_passed_over_and_repaired(run: RunFolder, rest: b
     assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [0, 1, 2]
 
 
-def test_a_rotten_line_does_not_keep_a_run_from_resuming(run: RunFolder) -> None:
+def test_a_damaged_line_does_not_stop_a_run_from_resuming(run: RunFolder) -> None:
     path = run.path / "metrics.jsonl"
     path.write_bytes(b'{"epoch": 0}\n\0\0\0\n7\n{"epoch": 1}\n{"epoch"')
     run.truncate_metrics(lambda line: True)
@@ -226,7 +226,7 @@ def test_the_small_files_of_a_finished_run_are_kept(run: RunFolder, tmp_path: Pa
     assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.5}]
 
 
-def test_of_a_run_kept_before_nothing_stays(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_copy_is_replaced_as_a_whole(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.save_matrix(AccuracyMatrix(1, [[0.5]]))
     run.save_drift({"fc1": {"edges": [-1, 0, 1], "counts": [2, 3]}})
     run.save_result({"acc": 0.5})
@@ -248,7 +248,7 @@ def test_of_a_run_kept_before_nothing_stays(run: RunFolder, tmp_path: Path, monk
     assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.25}]
 
 
-def test_a_run_kept_where_it_is_stays(run: RunFolder, tmp_path: Path) -> None:
+def test_keeping_a_run_in_its_own_folder_changes_nothing(run: RunFolder, tmp_path: Path) -> None:
     run.save_result({"acc": 0.5})
     before = sorted(path.name for path in run.path.iterdir())
     (tmp_path / "link").symlink_to(run.path.parents[3], target_is_directory=True)

@@ -1,4 +1,4 @@
-"""A run that was made before is told from one made now, also where the code or the stream behind it has changed."""
+"""A run remembers the code and the user's files it was made with, and notices when they change."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def said_of(plan: Plan) -> tuple[list[RunFolder], list[str]]:
         ("[", "remnant of an unknown release"),  # damaged: no reason not to show a result
     ],
 )
-def test_a_finished_run_is_not_run_again_and_that_is_said(environment: object, code: str, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_run_again_and_a_note_says_so(environment: object, code: str, tmp_path: Path) -> None:
     plan = Plan(resolve("permuted-digits", "finetune", FEW), (4,), tmp_path, "cpu")
     (folder,), said = said_of(plan)
     assert said == []
@@ -65,7 +65,7 @@ def test_a_finished_run_is_not_run_again_and_that_is_said(environment: object, c
     )
 
 
-def test_new_seeds_run_and_only_the_old_are_told(own: Path) -> None:
+def test_new_seeds_run_and_only_finished_ones_get_a_note(own: Path) -> None:
     said_of(plan_of(own, 0))
     folders, (note,) = said_of(plan_of(own, 0, 1))
     assert all(folder.finished for folder in folders)
@@ -73,7 +73,7 @@ def test_new_seeds_run_and_only_the_old_are_told(own: Path) -> None:
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
-def test_no_result_of_another_stream_passes_for_one_of_this(seeds: tuple[int, ...], own: Path) -> None:
+def test_a_result_of_a_changed_stream_file_is_refused(seeds: tuple[int, ...], own: Path) -> None:
     (folder,), _ = said_of(plan_of(own, 0))
     own.write_text(OWN.replace("> 0)", "> 0.5)"))
     with pytest.raises(
@@ -86,7 +86,7 @@ def test_no_result_of_another_stream_passes_for_one_of_this(seeds: tuple[int, ..
     assert said_of(plan_of(own, 0))[1][0].startswith("0: already finished")
 
 
-def test_a_run_is_not_gone_on_with_on_another_stream(own: Path) -> None:
+def test_a_run_is_not_resumed_with_a_changed_stream_file(own: Path) -> None:
     plan_of(own, 0).folder(0).record(task=0, epoch=1)  # and then it was killed
     own.write_text(OWN.replace("> 0)", "> 0.5)"))
     ((resumed,), _) = unfinished(own.parent / "runs", "cpu", 1)
@@ -94,7 +94,7 @@ def test_a_run_is_not_gone_on_with_on_another_stream(own: Path) -> None:
         run(resumed, lambda progress: None)
 
 
-def test_a_run_of_a_release_that_did_not_note_the_file_goes_on(own: Path) -> None:
+def test_a_run_without_a_noted_hash_is_resumed(own: Path) -> None:
     folder = plan_of(own, 0).folder(0)
     noted = folder.environment()
     assert noted is not None
@@ -136,7 +136,7 @@ def test_the_files_of_a_method_and_a_network_are_noted_and_checked(part: str, tm
     assert run(plan)[0].finished
 
 
-def test_a_stream_of_ours_has_no_file_to_note(tmp_path: Path) -> None:
+def test_a_built_in_stream_has_no_file_to_note(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, resolve("permuted-digits", "finetune"), 0)
     environment = folder.environment()
     assert environment is not None
@@ -144,7 +144,7 @@ def test_a_stream_of_ours_has_no_file_to_note(tmp_path: Path) -> None:
 
 
 def cut_off(root: Path) -> Plan:
-    """Of a run that was killed after its first task."""
+    """The plan of a run that was killed after its first task."""
     plan = Plan(resolve("permuted-digits", "finetune", FEW), (0,), root, "cpu")
 
     def kill(progress: Progress) -> None:
@@ -156,7 +156,7 @@ def cut_off(root: Path) -> Plan:
     return plan
 
 
-def test_a_run_that_goes_on_with_other_code_says_so_and_notes_both(tmp_path: Path) -> None:
+def test_resuming_with_other_code_warns_and_notes_both_versions(tmp_path: Path) -> None:
     plan = cut_off(tmp_path)
     folder = plan.folder(0)
     begun = folder.environment()
@@ -172,7 +172,7 @@ def test_a_run_that_goes_on_with_other_code_says_so_and_notes_both(tmp_path: Pat
     assert re.search(r"already finished \(.* after commit 0123456\)", told)
 
 
-def test_with_the_same_code_nothing_is_said_of_it(tmp_path: Path) -> None:
+def test_resuming_with_the_same_code_does_not_warn(tmp_path: Path) -> None:
     plan = cut_off(tmp_path)
     _, (note,) = said_of(plan)
     assert note.startswith("0: resumed at task 2")
