@@ -76,8 +76,8 @@ def test_edited_settings_have_another_digest(run: RunFolder) -> None:
         ('"seed": 0', '"seed": "0"', "seed is '0', which is not a whole number"),
         ('"protocol": "paper"', '"protocol": 3', "protocol is 3, which is not text"),
         (
-            '"method": "gpm",\n  "digest"',
-            '"method": "ewc",\n  "digest"',
+            '"method": "gpm",\n  "seed"',
+            '"method": "ewc",\n  "seed"',
             "method is 'ewc', but 'gpm' among the settings",
         ),
     ],

@@ -71,7 +71,7 @@ def measure(settings: Settings, device: torch.device) -> Timing:
             if number in timed:
                 epochs.append(_epoch(trainer, method, here))
                 if trainer.fallback:
-                    raise RunError(f"{settings.method} on {settings.benchmark} is not timed: {trainer.fallback}")
+                    raise RunError(trainer.fallback)
             ends.append(_seconds(device, partial(method.finish, number, here.train)))
     return Timing(settings.digest, tuple(epochs), fmean(ends))
 
@@ -116,11 +116,8 @@ def time_methods(rows: Sequence[Row], device: str, root: Path, report: Callable[
     for method, own in settings.items():
         try:
             timing = measure(own, chosen)
-        except torch.cuda.OutOfMemoryError as error:
-            errors.append(f"{method} on {benchmark}: the GPU ran out of memory. {str(error).splitlines()[0]}")
-            continue
-        except RunError as error:
-            errors.append(str(error))
+        except (RunError, torch.cuda.OutOfMemoryError) as error:
+            errors.append(f"{method} on {benchmark} is not timed: {str(error).splitlines()[0]}")
             continue
         report(f"{benchmark} {method}: {timing.epoch:.3g} s an epoch")
         timings[method] = asdict(timing)
@@ -167,7 +164,7 @@ def relative_to_gpm(row: Row, timings: Mapping[str, Timing]) -> tuple[float | No
     Ours counts all epochs that the recipe allows: early stopping says nothing about speed.
     """
     gpm, paper_gpm = resolve(row.benchmark, REFERENCE), recipe(row.benchmark).paper.get(REFERENCE)
-    own, reference = _of_row(row, timings), _of_settings(gpm, timings)
+    own, reference = _timing(row.settings, timings) if row.runnable else None, _timing(gpm, timings)
     ours = paper = None
     if own and reference:
         ours = own.task(row.settings.training["epochs"]) / reference.task(gpm.training["epochs"])
@@ -176,11 +173,7 @@ def relative_to_gpm(row: Row, timings: Mapping[str, Timing]) -> tuple[float | No
     return ours, paper
 
 
-def _of_row(row: Row, timings: Mapping[str, Timing]) -> Timing | None:
-    return _of_settings(row.settings, timings) if row.runnable else None
-
-
-def _of_settings(settings: Settings, timings: Mapping[str, Timing]) -> Timing | None:
+def _timing(settings: Settings, timings: Mapping[str, Timing]) -> Timing | None:
     """The timing of a method, unless it was made with other settings."""
     found = timings.get(settings.method)
     return found if found and found.digest == settings.digest else None
@@ -192,7 +185,7 @@ def timing_rows(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, st
     lines = []
     for row in rows:
         timings, device = timed[row.benchmark]
-        found = _of_row(row, timings)
+        found = _timing(row.settings, timings) if row.runnable else None
         ours, paper = relative_to_gpm(row, timings)
         lines.append(
             {
