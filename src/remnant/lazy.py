@@ -16,7 +16,4 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[st
         setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
-
-    return get, names
+    return get, lambda: sorted({*vars(sys.modules[package]), *modules})

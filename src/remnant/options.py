@@ -25,20 +25,14 @@ class OptionError(UserError, ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """The values that an option takes.
+    """The values that an option takes."""
 
-    Args:
-        words: completes the sentence "lr takes …".
-        accepts: tells whether a value is allowed.
-        convert: brings an allowed value into its one form (1 becomes 1.0). Errors about its parts begin with the label.
-        optional: whether None is a value.
-        forms: the ways to write the option as a table, each with its keys; `"*"` and `"layers.*"` stand for layer patterns.
-    """
-
-    words: str
+    words: str  # completes the sentence "lr takes …"
     accepts: Callable[[Any], bool]
+    # (value, label) → the value in its one form: 1 becomes 1.0. Errors about parts of the value begin with the label.
     convert: Callable[[Any, str], Any] = lambda value, label: value
-    optional: bool = False
+    optional: bool = False  # whether None is a value
+    # The ways to write the option as a table, each with its keys; `"*"` and `"layers.*"` stand for layer patterns.
     forms: tuple[tuple[str, ...], ...] = ()
 
     def read(self, value: Any, label: str = "The option") -> Any:
@@ -127,9 +121,8 @@ def number(low: float, high: float, *, above: bool = False, below: bool = False)
     """A number from `low` to `high`; `above` and `below` exclude the bounds themselves."""
 
     def accepts(value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return low <= value <= high and not (above and value == low) and not (below and value == high)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and low <= value <= high and not (above and value == low) and not (below and value == high)
 
     start = f"above {low:g} and up to" if above else f"from {low:g} to"
     return Kind(f"a number {start} {'under ' if below else ''}{high:g}", accepts, lambda value, label: float(value))

@@ -1,9 +1,6 @@
 """Methods, networks and streams by name: built in, from an installed package, or from a file of the user's own."""
 
-from __future__ import annotations
-
 import hashlib
-import importlib.util
 import sys
 from collections import UserDict
 from collections.abc import Iterator
@@ -11,6 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from .errors import UserError, did_you_mean
@@ -50,9 +48,8 @@ class Registry(UserDict[str, T]):
     def __missing__(self, name: str) -> T:
         if name in self._objects:
             return self._objects[name]
-        found: T
         if is_file_reference(name):
-            found = load_from_file(name)
+            found: T = load_from_file(name)
             return found
         for point in _entry_points(self.group, tuple(sys.path)).select(name=name):
             with _explained(f"The {self.kind} '{name}' ({point.value})"):
@@ -119,19 +116,16 @@ def load_from_file(reference: str) -> Any:
 
 
 @cache
-def _import(path: Path, changed: int) -> Any:
+def _import(path: Path, changed: int) -> ModuleType:
     """Runs the file as a module of its own; again only after it has `changed`."""
     # Two files of the same name in different folders need different module names.
-    name = f"remnant_own_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None, path
-    assert spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look up their module here
+    module = ModuleType(f"remnant_own_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look up their module here
     sys.path.insert(0, str(path.parent))
     try:
         with _explained(str(path)):
-            spec.loader.exec_module(module)
+            exec(compile(path.read_bytes(), path, "exec"), vars(module))
     finally:
         sys.path.remove(str(path.parent))
     return module

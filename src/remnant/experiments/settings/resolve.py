@@ -201,8 +201,7 @@ class _Draft:
     def settings(self, protocol: str) -> Settings:
         missing = [key for key in EARLY_STOPPING if key not in self.values]
         if 0 < len(missing) < len(EARLY_STOPPING):
-            given = next(key for key in EARLY_STOPPING if key in self.values)
-            raise OptionError(f"{given}={self.values[given]}: early stopping needs {' and '.join(missing)} too.")
+            raise OptionError(f"Early stopping needs {' and '.join(missing)} too. Set all of it, or nothing.")
         for section in self.sections.values():
             for key, (kind, default) in section.options.items():
                 if default is REQUIRED and key not in self.values:
