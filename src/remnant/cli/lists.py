@@ -20,7 +20,7 @@ def list_methods() -> None:
     """
     from remnant.methods import METHODS
 
-    _print([{"method": name, "what it does": summary} for name, summary in _summaries(METHODS)])
+    _print([{"method": name, "what it does": _summary(METHODS, name)} for name in sorted(METHODS)])
 
 
 @listing.command("models")
@@ -31,7 +31,7 @@ def list_models() -> None:
     """
     from remnant.models import MODELS
 
-    _print([{"model": name, "what it is": summary} for name, summary in _summaries(MODELS)])
+    _print([{"model": name, "what it is": _summary(MODELS, name)} for name in sorted(MODELS)])
 
 
 @listing.command("benchmarks")
@@ -43,10 +43,12 @@ def list_benchmarks() -> None:
     from remnant.data import BENCHMARKS, BUILT_IN, is_ready
 
     rows = []
-    for name, summary in _summaries(BENCHMARKS):
-        datasets = BUILT_IN[name].datasets if name in BUILT_IN else ()
-        missing = ", ".join(dataset for dataset in datasets if not is_ready(dataset))
-        rows.append({"benchmark": name, "data": f"needs {missing}" if missing else "ready", "what it is": summary})
+    for name in sorted(BENCHMARKS):
+        missing = ", ".join(
+            data for data in (BUILT_IN[name].datasets if name in BUILT_IN else ()) if not is_ready(data)
+        )
+        data = f"needs {missing}" if missing else "ready"
+        rows.append({"benchmark": name, "data": data, "what it is": _summary(BENCHMARKS, name)})
     _print(rows)
 
 
@@ -67,15 +69,12 @@ def list_settings(
     _print([{"--set": row.key, "value": row.value, "allowed": row.allowed, "from": row.source} for row in rows])
 
 
-def _summaries(registry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns each name with the first line of its docstring, or with the error if it cannot be loaded."""
-    rows = []
-    for name in sorted(registry):
-        try:
-            rows.append((name, (registry[name].__doc__ or "").strip().partition("\n")[0]))
-        except UserError as error:
-            rows.append((name, str(error)))
-    return rows
+def _summary(registry: Mapping[str, Any], name: str) -> str:
+    """Returns the first line of the docstring, or the error of an entry point that cannot be loaded."""
+    try:
+        return (registry[name].__doc__ or "").strip().partition("\n")[0]
+    except UserError as error:
+        return str(error)
 
 
 def _print(rows: list[dict[str, str]]) -> None:

@@ -1,8 +1,11 @@
 """Prints tables and results on a terminal."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -10,11 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from remnant.evaluation import AccuracyMatrix, Spread
-from remnant.experiments.runs import RunFolder
-from remnant.experiments.settings import Settings, recipe, resolve
 from remnant.report import Column, Grid, cell_text, number
 
 from .console import print_text
+
+if TYPE_CHECKING:
+    from remnant.experiments.runs import RunFolder
+    from remnant.experiments.settings import Settings
 
 Rows = Sequence[Mapping[str, str]]  # cells by heading
 Style = Callable[[str], str]  # the colour of a cell
@@ -71,6 +76,8 @@ def _accuracy_colour(text: str) -> str:
 
 def print_results(console: Console, settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
     """Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
+    from remnant.experiments.settings import recipe, resolve  # slow to import, and lists do not need it
+
     finished = [folder for folder in folders if folder.finished]
     if matrix and finished and (first := finished[0].matrix()) is not None:
         print_accuracies(console, first, f"Accuracy, %, after learning each task (seed {finished[0].seed})")
