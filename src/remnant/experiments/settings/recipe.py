@@ -76,17 +76,12 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     """Returns the recipe of a benchmark. Streams from a file or an installed package share the recipe `default.toml`."""
     if protocol not in PROTOCOLS:
         raise OptionError(f"No protocol '{protocol}'. It can be {' or '.join(PROTOCOLS)}.")
-    if benchmark in recipe_names():
-        return _read(benchmark, benchmark, protocol)
-    if benchmark.endswith(".py"):
+    has_own = benchmark in recipe_names()
+    if not has_own and benchmark.endswith(".py"):
         raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
-    if not is_file_reference(benchmark) and benchmark not in BENCHMARKS:
+    if not has_own and not is_file_reference(benchmark) and benchmark not in BENCHMARKS:
         raise OptionError(f"No benchmark called '{benchmark}'. {did_you_mean(benchmark, BENCHMARKS)}")
-    return _read(FALLBACK, benchmark, protocol)
-
-
-def _read(name: str, benchmark: str, protocol: str) -> Recipe:
-    file = f"{name}.toml"
+    file = f"{benchmark if has_own else FALLBACK}.toml"
     content = tomllib.loads((FOLDER / file).read_text(encoding="utf-8"))
     sane, methods = content.pop("sane", {}), content["methods"]
     if protocol == "sane":  # a changed setting is replaced whole, also if it is a table

@@ -106,7 +106,8 @@ def resolve(
     0.1
     """
     draft = _Draft(recipe(BENCHMARKS.name_of(benchmark), protocol), METHODS.name_of(method))
-    draft.apply(overrides)
+    if overrides:
+        draft.apply(overrides)
     return draft.settings(protocol)
 
 
