@@ -110,7 +110,7 @@ def _short(count: int) -> str:
 def draw(path: Path, tasks: tuple[Points, Points], widths: Points, rows: Points) -> None:
     import matplotlib.pyplot as plt
 
-    from remnant.report.figures.style import COLOURS, FAINT, RC
+    from remnant.report.figures.drawing import COLOURS, FAINT, RC
 
     with plt.rc_context(RC):
         figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")

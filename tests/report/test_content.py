@@ -9,17 +9,14 @@ import pytest
 from made_up import run, settings
 
 from remnant.experiments.execute import parse_seeds
-from remnant.report.content import make_details
-from remnant.report.records import read_runs
-from remnant.report.variants import collect
+from remnant.report.content import make_content
 
 
 @pytest.mark.parametrize("seeds", [(0,), (7,), (0, 1), (1, 4, 9)])
 def test_the_command_to_run_again_has_the_same_seeds(seeds: tuple[int, ...], tmp_path: Path) -> None:
     for seed in seeds:
         run(tmp_path, settings("pmnist", "gpm", ["lr=0.02"]), seed)
-    (detail,) = make_details(collect(read_runs([tmp_path])))
-    (variant,) = detail.variants
+    ((variant,),) = make_content([tmp_path]).details
     words = shlex.split(variant.command)
     assert words[:-1] == ["remnant", "run", "pmnist", "gpm", "--set", "lr=0.02", "--seeds"]
     assert parse_seeds(words[-1]) == seeds

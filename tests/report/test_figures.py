@@ -13,9 +13,9 @@ from made_up import HOSTILE, MLP_RANKS, histogram, run, settings
 from remnant.experiments.paper import save_timings
 from remnant.report.content import Content, make_content
 from remnant.report.figures import Drawing, Section, digest_of
-from remnant.report.figures.style import MARKERS, look, method_look, styled
+from remnant.report.figures.drawing import MARKERS, look, styled
+from remnant.report.figures.methods import method_look
 from remnant.report.names import TITLES
-from remnant.report.ranks import capacities, gpm_max_bytes
 from remnant.report.records import read_runs
 from remnant.report.variants import collect
 
@@ -162,10 +162,10 @@ def test_capacities_are_the_papers(tmp_path: Path) -> None:
     for benchmark in ("pmnist", "split-cifar100", "five-datasets", "cifar100-superclass", "split-miniimagenet"):
         run(tmp_path, settings(benchmark, "gpm"))
     found = {v.benchmark: v for v in collect(read_runs([tmp_path])).variants}
-    assert list(capacities(found["pmnist"]).values()) == [784, 100, 100]
-    assert list(capacities(found["split-cifar100"]).values()) == [48, 576, 512, 1024, 2048]
+    assert list(found["pmnist"].capacities.values()) == [784, 100, 100]
+    assert list(found["split-cifar100"].capacities.values()) == [48, 576, 512, 1024, 2048]
     for benchmark in ("five-datasets", "split-miniimagenet"):
-        assert round((gpm_max_bytes(found[benchmark]) or 0) / 4e6, 2) == 8.98
+        assert round(found[benchmark].gpm_max_bytes / 4e6, 2) == 8.98
 
 
 def test_shapes_are_those_of_the_streams() -> None:

@@ -14,7 +14,7 @@ from remnant.experiments.paper import save_timings
 from remnant.experiments.settings import resolve
 from remnant.report.content import Content, make_content
 from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, cell_text, markdown, to_csv, to_latex
-from remnant.report.ranks import PAPER_RANKS
+from remnant.report.tables import PAPER_RANKS
 
 
 def grid(content: Content, name: str) -> Grid:

@@ -11,7 +11,7 @@ from remnant.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from .grid import Column, Grid, cell_text, number
-    from .write import Written
+    from .page import Written
 else:
     __getattr__, __dir__ = lazy_exports(__name__, dict.fromkeys(("Column", "Grid", "cell_text", "number"), ".grid"))
 
@@ -33,7 +33,7 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
         UserError: A folder does not exist, a file cannot be written, or matplotlib or Jinja is not installed.
     """
     try:
-        from .write import write_report as write
+        from .page import write_report as write
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("matplotlib", "jinja2"):

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from .figures import Drawing, Section, make_sections, variant_drawings
 from .grid import NO_VALUE, NOT_FINISHED, Cell, Column, Grid, number
-from .names import title_of
-from .overview import Card, Matrix, details_id, make_cards, make_matrix
+from .names import expected_methods, run_command, title_of
+from .overview import Card, Matrix, make_card, make_matrix
 from .records import RunRecord, read_runs
-from .tables import all_grids, expected_methods, run_command
+from .tables import all_grids
 from .variants import Collection, Variant, collect, flat_settings
 
 PARTS = ("train", "evaluate", "consolidate")
@@ -83,22 +83,6 @@ def _seed_row(run: RunRecord) -> tuple[Cell, ...]:
     return str(run.seed), number(100 * m.acc), number(m.bwt, 3), number(learning), *seconds, memory, "finished"
 
 
-class Details(NamedTuple):
-    """All settings with which one method was run on one benchmark."""
-
-    id: str
-    title: str
-    variants: list[VariantDetails]
-
-
-def make_details(collection: Collection) -> list[Details]:
-    found = []
-    for group in collection.by_method():
-        variants = [VariantDetails(variant, variant_drawings(collection, variant)) for variant in group]
-        found.append(Details(details_id(group[0].benchmark, group[0].method), group[0].title, variants))
-    return found
-
-
 @dataclass(frozen=True)
 class Content:
     """The content of the page, of the files beside it, and of docs/results.md."""
@@ -106,7 +90,7 @@ class Content:
     collection: Collection
     cards: list[Card]
     matrix: Matrix
-    details: list[Details]
+    details: list[list[VariantDetails]]  # all settings with which one method was run on one benchmark
     grids: list[Grid]
     sections: list[Section]
 
@@ -114,7 +98,7 @@ class Content:
     def drawings(self) -> dict[str, Drawing]:
         """Every figure once, by name."""
         shown = [drawing for section in self.sections for drawing in section.drawings]
-        shown += [drawing for details in self.details for variant in details.variants for drawing in variant.drawings]
+        shown += [drawing for details in self.details for variant in details for drawing in variant.drawings]
         return {drawing.name: drawing for drawing in shown}
 
     @property
@@ -147,5 +131,7 @@ class Content:
 def make_content(roots: Sequence[Path]) -> Content:
     """Reads all runs below these folders, and makes every table and figure of them."""
     collection = collect(read_runs(roots))
-    overview = make_cards(collection), make_matrix(collection)
-    return Content(collection, *overview, make_details(collection), all_grids(collection), make_sections(collection))
+    cards = [make_card(collection, benchmark) for benchmark in collection.benchmarks]
+    details = [[VariantDetails(v, variant_drawings(collection, v)) for v in group] for group in collection.by_method()]
+    overview = collection, cards, make_matrix(collection)
+    return Content(*overview, details, all_grids(collection), make_sections(collection))

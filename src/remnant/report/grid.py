@@ -5,16 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from remnant.evaluation import Spread
 
 NOT_RUN, NO_VALUE, NOT_FINISHED, NOT_TIMED = "not run", "–", "not finished", "not timed"
 ABSENT = (NOT_RUN, NOT_FINISHED, NOT_TIMED)
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -71,20 +67,7 @@ class Grid:
         if self.columns[0].heading == "benchmark" and len({row[0] for row in self.rows}) == 1:
             kept.remove(0)
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
-        return Grid(self.name, self.title, tuple(self.columns[i] for i in kept), rows, self.remarks, self.command)
-
-
-def make_grid(
-    name: str,
-    title: str,
-    columns: Sequence[tuple[Column, Callable[[Item], Cell]]],
-    items: Iterable[Item],
-    remarks: tuple[str, ...] = (),
-    command: str = "",
-) -> Grid:
-    """Makes a table with a row for each item. Every column comes with the function that makes its cells."""
-    rows = tuple(tuple(cell(item) for _, cell in columns) for item in items)
-    return Grid(name, title, tuple(column for column, _ in columns), rows, remarks, command)
+        return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 
 
 def cell_text(cell: Cell) -> str:

@@ -1,11 +1,15 @@
-"""Titles of methods and benchmarks, the order in which they are listed, and file names for them."""
+"""Methods and benchmarks: their titles, their order, file names for them, and which of them the paper's tables have."""
 
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from remnant.errors import UserError
+from remnant.experiments.paper import load_table, table_names
 from remnant.experiments.runs import folder_name
+from remnant.experiments.settings import recipe
 
 BOUNDS = ("multitask", "single-task")  # they show what can be reached and do not compete (the paper's asterisk)
 LISTED_LAST = ("finetune", *BOUNDS)
@@ -16,6 +20,8 @@ def read_toml(name: str) -> dict[str, Any]:
 
 
 TITLES: dict[str, dict[str, str]] = read_toml("names.toml")
+
+paper_table = cache(load_table)  # whose rows keep their settings
 
 
 def method_title(name: str) -> str:
@@ -41,7 +47,7 @@ def slug(*names: str) -> str:
     return "-".join(folder_name(name) for name in names)
 
 
-def ordered_methods(names: Iterable[str]) -> list[str]:
+def sort_methods(names: Iterable[str]) -> list[str]:
     """Lists GPM first, then the others by name, then fine-tuning and the bounds."""
 
     def position(name: str) -> tuple[int, bool, str]:
@@ -50,7 +56,29 @@ def ordered_methods(names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=position)
 
 
-def ordered_benchmarks(names: Iterable[str]) -> list[str]:
+def sort_benchmarks(names: Iterable[str]) -> list[str]:
     """Lists benchmarks as in names.toml, and unknown ones after them by name."""
     order = list(TITLES["benchmarks"])
     return sorted(set(names), key=lambda name: (order.index(name) if name in order else len(order), name))
+
+
+@cache
+def expected_methods() -> dict[str, list[str]]:
+    """The methods that the paper's tables have, for each benchmark."""
+    found: dict[str, set[str]] = {}
+    for name in table_names():
+        for row in paper_table(name).rows:
+            found.setdefault(row.benchmark, set()).add(row.method)
+    return {benchmark: sort_methods(found[benchmark]) for benchmark in sort_benchmarks(found)}
+
+
+def has_recipe(benchmark: str, method: str) -> bool:
+    try:
+        return method in recipe(benchmark).methods
+    except UserError:
+        return False
+
+
+def run_command(benchmark: str, method: str) -> str:
+    """The command that runs a method as in its recipe; empty if there is no recipe."""
+    return f"remnant run {benchmark} {method} --seeds 5" if has_recipe(benchmark, method) else ""

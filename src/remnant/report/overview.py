@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from remnant.evaluation import Spread
 from remnant.experiments.settings import recipe
 
 from .grid import NO_VALUE, NOT_RUN, Number
-from .names import BOUNDS, benchmark_title, method_title, ordered_benchmarks, ordered_methods, slug
+from .names import BOUNDS, benchmark_title, expected_methods, has_recipe, method_title, sort_benchmarks, sort_methods
 from .statistics import BETTER, CANNOT_SAY, WITHIN, WORSE, verdict, welch
-from .tables import expected_methods, has_recipe
 from .variants import Collection, Variant
 
 AGREEMENT = {
@@ -18,6 +18,7 @@ AGREEMENT = {
     WORSE: "ours is worse",
     CANNOT_SAY: "one seed: cannot say whether ours agrees",
 }
+ONE_SEED = "One seed: cannot say how sure."
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,7 @@ class Card:
         return " ".join(filter(None, parts))
 
 
-def make_cards(collection: Collection) -> list[Card]:
-    return [_card(collection, benchmark) for benchmark in collection.benchmarks]
-
-
-def _card(collection: Collection, benchmark: str) -> Card:
+def make_card(collection: Collection, benchmark: str) -> Card:
     mains = collection.mains(benchmark)
     title = benchmark_title(benchmark)
     bound = "; ".join(f"{method_title(m)}: {_percent(v.acc)}" for m, v in mains.items() if m in BOUNDS)
@@ -67,17 +64,16 @@ def _lead(ranking: Sequence[Variant]) -> tuple[str, str]:
     """How far the best is ahead of the second, and whether that is certain."""
     best, *others = ranking
     if not others:
-        certainty = "" if best.acc.n > 1 else "One seed: cannot say how sure."
-        return "The only method run: nothing to compare it with.", certainty
+        return "The only method run: nothing to compare it with.", "" if best.acc.n > 1 else ONE_SEED
     second = others[0]
     lead = (best.acc.mean or 0.0) - (second.acc.mean or 0.0)
     how = "" if second.as_in_recipe else f", with {second.label}"
     margin = f"{lead:.2f} points ahead of {method_title(second.method)} ({_percent(second.acc)}{how})."
     interval = welch(best.acc, second.acc)
     if interval is None:
-        return margin, "One seed: cannot say how sure."
-    low, high = (Number(Spread(bound)).text for bound in (interval.low, interval.high))
-    word = "Settled" if interval.settled else "Not settled"
+        return margin, ONE_SEED
+    low, high = (Number(Spread(bound)).text for bound in interval)
+    word = "Settled" if interval[0] > 0 or interval[1] < 0 else "Not settled"
     return margin, f"{word}: the 95 % interval of the difference is {low} to {high} points (Welch)."
 
 
@@ -100,8 +96,9 @@ def _seeds(variant: Variant) -> str:
     return f"{len(variant.runs)} seeds" if len(variant.runs) > 1 else "one seed"
 
 
-@dataclass(frozen=True)
-class MatrixCell:
+class MatrixCell(NamedTuple):
+    """ACC of a method on a benchmark, or a word that says why there is none."""
+
     text: str
     kind: str = "run"  # run, unfinished, not-run or none: a class in style.css
     spoken: str = ""  # the whole cell as a sentence, for screen readers
@@ -111,37 +108,31 @@ class MatrixCell:
     best: bool = False
 
 
-@dataclass(frozen=True)
-class Matrix:
-    titles: tuple[str, ...]  # of the benchmarks
-    rows: tuple[tuple[str, bool, tuple[MatrixCell, ...]], ...]  # the method's title, whether it is a bound, its cells
+class Matrix(NamedTuple):
+    """A column for each benchmark, and a row for each method."""
 
-
-def details_id(benchmark: str, method: str) -> str:
-    return f"run-{slug(benchmark, method)}"
+    titles: list[str]  # of the benchmarks
+    rows: list[tuple[str, bool, list[MatrixCell]]]  # the method's title, whether it is a bound, its cells
 
 
 def make_matrix(collection: Collection) -> Matrix:
     expected = expected_methods()
-    benchmarks = ordered_benchmarks({*expected, *collection.benchmarks})
-    methods = ordered_methods({*collection.methods, *(method for each in expected.values() for method in each)})
-    rows = []
-    for method in methods:
-        cells = tuple(_cell(collection, b, method, expected=method in expected.get(b, ())) for b in benchmarks)
-        rows.append((method_title(method), method in BOUNDS, cells))
-    return Matrix(tuple(map(benchmark_title, benchmarks)), tuple(rows))
+    benchmarks = sort_benchmarks({*expected, *collection.benchmarks})
+    methods = sort_methods({*collection.methods, *(method for each in expected.values() for method in each)})
+    cells = {method: [_cell(collection, benchmark, method) for benchmark in benchmarks] for method in methods}
+    rows = [(method_title(method), method in BOUNDS, cells[method]) for method in methods]
+    return Matrix(list(map(benchmark_title, benchmarks)), rows)
 
 
-def _cell(collection: Collection, benchmark: str, method: str, *, expected: bool) -> MatrixCell:
+def _cell(collection: Collection, benchmark: str, method: str) -> MatrixCell:
     variant = collection.main(benchmark, method)
     if variant is None:
-        if expected or has_recipe(benchmark, method):
+        if method in expected_methods().get(benchmark, ()) or has_recipe(benchmark, method):
             return MatrixCell(NOT_RUN, "not-run")
         return MatrixCell(NO_VALUE, "none", "not part of any table")
-    link = details_id(benchmark, method)
     if not variant.runs:
         tasks = max(variant.unfinished, key=lambda run: run.learned).progress
-        return MatrixCell("unfinished", "unfinished", f"{variant.title}: unfinished, {tasks}", link, tasks)
+        return MatrixCell("unfinished", "unfinished", f"{variant.title}: unfinished, {tasks}", variant.anchor, tasks)
     acc = Number(variant.acc).text
     bwt = "" if variant.bwt.mean is None else Number(variant.bwt, 3).text
     others = len(collection.of(benchmark, method)) - 1
@@ -153,4 +144,4 @@ def _cell(collection: Collection, benchmark: str, method: str, *, expected: bool
     ranking = _ranking(collection.mains(benchmark))
     best = len(ranking) > 1 and ranking[0] is variant
     spoken = f"{variant.title}: ACC {acc} per cent" + (f", BWT {bwt}" if bwt else "") + f", {note}"
-    return MatrixCell(acc, "run", spoken + (", the best here" if best else ""), link, note, bwt, best)
+    return MatrixCell(acc, "run", spoken + (", the best here" if best else ""), variant.anchor, note, bwt, best)

@@ -1,41 +1,110 @@
-"""The pages of a report: index.html, which loads nothing and escapes everything, and docs/results.md."""
+"""Writes a report: index.html, which loads nothing and escapes everything, the files beside it, and docs/results.md.
 
+The same runs give the same bytes, so anyone can check whether a report is out of date.
+"""
+
+import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from itertools import groupby
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from remnant import __version__
+from remnant.experiments.runs import explained, write
 
-from .content import Content
+from .content import Content, make_content
 from .figures import Drawing
-from .grid import ABSENT, Grid, cell_text, escape_markdown, markdown
-from .ranks import PAPER_RANKS
-from .statistics import BETTER, CANNOT_SAY, EXPLANATION, WITHIN, WORSE
+from .grid import ABSENT, Grid, cell_text, escape_markdown, markdown, to_csv, to_latex
+from .tables import PAPER_RANKS
 
-SYMBOLS = {WITHIN: "●", BETTER: "▲", WORSE: "▼", CANNOT_SAY: "?"}
-OPEN_TABLES = ("table1a", "table1b", "training-time", "table3", "single-epoch", "class-incremental")
-NOTES = "results-notes.md"
+INDEX, NOTES, WRITTEN = "index.html", "results-notes.md", ".written-by-remnant-report.json"
 DOCS_COMMAND = "remnant report results -o report --docs docs"
-# The names of these files never change, so that README.md can show them: file → start of a drawing's name.
-DOCS_FIGURES = {
-    "first-task-pmnist": "first-task-pmnist",
-    "first-task-split-cifar100": "first-task-split-cifar100",
-    "trade-off-split-cifar100": "trade-off-split-cifar100",
-    "ranks-split-cifar100": "ranks-split-cifar100-gpm-",
-}
+# Names of files, which never change, so that README.md can show them. The names of their drawings start with them.
+DOCS_FIGURES = ("first-task-pmnist", "first-task-split-cifar100", "trade-off-split-cifar100", "ranks-split-cifar100")
+
+
+class Written(NamedTuple):
+    """The path of the page and the numbers of things on it, for the message at the end."""
+
+    page: Path
+    runs: int
+    unfinished: int
+    damaged: list[str]
+    figures: int
+    tables: int
+
+
+def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Written:
+    content = make_content(roots)
+    drawn = {name: drawing.render() for name, drawing in content.drawings.items()}
+    svgs = {name: svg for name, (svg, _) in drawn.items()}
+    contents: dict[str, bytes] = {INDEX: render_page(content, svgs).encode()}
+    for name, (svg, png) in drawn.items():
+        contents |= {f"figures/{name}.svg": svg.encode(), f"figures/{name}.png": png}
+    for grid in content.grids:
+        texts = {"md": f"# {grid.title}\n\n{markdown(grid)}", "csv": to_csv(grid), "tex": to_latex(grid)}
+        contents |= {f"tables/{grid.name}.{ending}": text.encode() for ending, text in texts.items()}
+    _replace(target, contents)
+    if docs is not None:
+        _write_docs(content, docs, svgs)
+    reading = content.collection.reading
+    finished = sum(1 for run in reading.runs if run.result)
+    damaged = [f"{run.path}: {run.problem}" for run in reading.damaged]
+    return Written(target / INDEX, finished, len(reading.runs) - finished, damaged, len(drawn), len(content.grids))
+
+
+def _replace(target: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes the files, and removes those that only the previous report had. Other files are not touched."""
+    with explained(target / INDEX):
+        for folder in (target, target / "figures", target / "tables"):
+            folder.mkdir(parents=True, exist_ok=True)
+    for name in _written_before(target) - contents.keys():
+        with suppress(OSError):
+            (target / name).unlink()
+    for name, data in contents.items():
+        write(target / name, data)
+    write(target / WRITTEN, (json.dumps(sorted(contents), indent=0) + "\n").encode())
+
+
+def _written_before(target: Path) -> set[str]:
+    try:
+        names = json.loads((target / WRITTEN).read_text(encoding="utf-8"))
+        return {name for name in names if len(PurePosixPath(name).parts) <= 2 and ".." not in PurePosixPath(name).parts}
+    except (OSError, ValueError, TypeError):
+        return set()
+
+
+def _write_docs(content: Content, docs: Path, svgs: Mapping[str, str]) -> None:
+    with explained(docs / "figures"):
+        (docs / "figures").mkdir(parents=True, exist_ok=True)
+    notes = (docs / NOTES).read_text(encoding="utf-8") if (docs / NOTES).is_file() else ""
+    write(docs / "results.md", render_docs(content, notes).encode())
+    for name, drawing in docs_figures(content).items():
+        write(docs / "figures" / f"{name}.svg", svgs[drawing.name].encode())
 
 
 def render_page(content: Content, svgs: Mapping[str, str]) -> str:
     """Renders index.html. `svgs` are the drawings of `content` by name."""
-    static = {name: Markup(_template(file)) for name, file in (("style", "style.css"), ("script", "script.js"))}
-    functions = {"svg": _InlineSvg(svgs), "groups": header_groups}
-    constants = {"symbols": SYMBOLS, "absent": ABSENT, "open_tables": OPEN_TABLES, "version": __version__}
-    page = _render("index.html.jinja", content, autoescape=True, **static, **functions, **constants)
+    shown: Counter[str] = Counter()
+
+    def inline(drawing: Drawing) -> Markup:
+        name = drawing.name
+        shown[name] += 1
+        svg = re.sub(r"<style>.*?</style>", "", svgs[name], count=1)  # the page has its own style
+        if shown[name] > 1:  # a figure that is shown twice needs other ids
+            svg = re.sub(rf'(id="|#){re.escape(name)}-', rf"\g<1>{name}-{shown[name]}-", svg)
+        return Markup(svg)
+
+    static = {"style": Markup(_template("style.css")), "script": Markup(_template("script.js"))}
+    values = {"svg": inline, "groups": header_groups, "absent": ABSENT, "version": __version__}
+    page = _render("index.html.jinja", content, autoescape=True, **static, **values)
     return re.sub(r"\n\s*\n+", "\n", page)
 
 
@@ -55,7 +124,7 @@ def render_docs(content: Content, notes: str) -> str:
 def docs_figures(content: Content) -> dict[str, Drawing]:
     """The figures of results.md, by the name of their file without its ending."""
     drawings = [drawing for section in content.sections for drawing in section.drawings]
-    found = {name: [d for d in drawings if d.name.startswith(start)] for name, start in DOCS_FIGURES.items()}
+    found = {name: [d for d in drawings if d.name.startswith(name)] for name in DOCS_FIGURES}
     return {name: matching[0] for name, matching in found.items() if matching}
 
 
@@ -68,25 +137,11 @@ def header_groups(grid: Grid) -> list[tuple[str, int]]:
     return [(group, len(list(columns))) for (group, _), columns in groupby(keys)]
 
 
-class _InlineSvg:
-    """Puts drawings into the page. A figure that is shown twice gets its own ids each time."""
-
-    def __init__(self, svgs: Mapping[str, str]) -> None:
-        self._svgs = svgs
-        self._shown: dict[str, int] = {}
-
-    def __call__(self, drawing: Drawing) -> Markup:
-        name = drawing.name
-        times = self._shown[name] = self._shown.get(name, 0) + 1
-        svg = re.sub(r"<style>.*?</style>", "", self._svgs[name], count=1)  # the page has its own style
-        return Markup(svg if times == 1 else re.sub(rf'(id="|#){re.escape(name)}-', rf"\g<1>{name}-{times}-", svg))
-
-
 def _render(template: str, content: Content, *, autoescape: bool, **values: Any) -> str:
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FunctionLoader(_template), autoescape=autoescape, **options)
     environment.filters |= {"text": cell_text, "escaped": escape_markdown, "markdown": markdown}
-    return environment.get_template(template).render(content=content, explanation=EXPLANATION, **values)
+    return environment.get_template(template).render(content=content, **values)
 
 
 def _template(name: str) -> str:

@@ -1,7 +1,6 @@
 """Compares means: Welch's interval for two methods, and a verdict on our figure beside the paper's."""
 
 from math import sqrt
-from typing import NamedTuple
 
 from remnant.evaluation import Spread
 
@@ -11,32 +10,11 @@ PAPER_RUNS = 5
 ROUNDING = {"acc": 0.005, "bwt": 0.005, "capacity": 0.5}  # half of the last digit that the paper prints
 LESS_IS_BETTER = ("capacity",)
 
-EXPLANATION = (
-    "Within: the 95 % interval of the difference (Welch; the paper's means are of five runs and rounded) contains zero. "
-    "Better, worse: it does not. If the paper gives no standard deviation, its mean is taken as exact. If we have one seed, "
-    "the paper's deviation is used for ours; without either, nobody can say. Times have no mark: they are of other machines."
-)
 
+def welch(a: Spread, b: Spread) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the difference of two means whose variances may differ; None without deviations.
 
-class Interval(NamedTuple):
-    """The 95 % confidence interval of the difference of two means."""
-
-    low: float
-    high: float
-
-    @property
-    def settled(self) -> bool:
-        """Whether the interval excludes zero."""
-        return self.low > 0 or self.high < 0
-
-
-def welch(a: Spread, b: Spread) -> Interval | None:
-    """Compares two means whose variances may differ.
-
-    The interval is d ± t_ν·√(v_a + v_b) with v = s²/n and ν = (v_a + v_b)² / (v_a²/(n_a − 1) + v_b²/(n_b − 1)).
-
-    Returns:
-        None if either side has only one value, and therefore no deviation.
+    It is d ± t_ν·√(v_a + v_b) with v = s²/n and ν = (v_a + v_b)² / (v_a²/(n_a − 1) + v_b²/(n_b − 1)).
     """
     if a.mean is None or b.mean is None or a.sd is None or b.sd is None:
         return None
@@ -46,7 +24,7 @@ def welch(a: Spread, b: Spread) -> Interval | None:
         freedom = (v_a + v_b) ** 2 / (v_a**2 / (a.n - 1) + v_b**2 / (b.n - 1))
         half = t_quantile(freedom) * sqrt(v_a + v_b)
     difference = a.mean - b.mean
-    return Interval(difference - half, difference + half)
+    return difference - half, difference + half
 
 
 def t_quantile(freedom: float) -> float:
@@ -72,7 +50,7 @@ def verdict(figure: str, ours: Spread, paper: Spread) -> str:
 def _half_width(ours: Spread, paper: Spread) -> float | None:
     """Half the width of the interval; None if neither side has a deviation."""
     if interval := welch(ours, Spread(paper.mean, paper.sd, PAPER_RUNS)):
-        return (interval.high - interval.low) / 2
+        return (interval[1] - interval[0]) / 2
     if ours.sd is not None:
         return t_quantile(ours.n - 1) * ours.sd / sqrt(ours.n)
     if paper.sd is not None:

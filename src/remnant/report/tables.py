@@ -1,61 +1,43 @@
-"""The paper's tables with our figures beside them, and one table of all runs."""
+"""The paper's tables with our figures beside them, tables of GPM's ranks, and one table of all runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from shlex import quote
 
-from remnant.errors import UserError
 from remnant.evaluation import Spread
-from remnant.experiments.paper import Comparison, Results, Table, compare, load_table, relative_to_gpm, table_names
-from remnant.experiments.settings import recipe
+from remnant.experiments.paper import Comparison, Results, Table, compare, relative_to_gpm
 
-from .grid import NO_VALUE, NOT_FINISHED, NOT_RUN, NOT_TIMED, Cell, Column, Grid, make_grid, number
-from .names import benchmark_title, method_title, ordered_benchmarks, ordered_methods, title_of
-from .ranks import rank_grids
+from .grid import NO_VALUE, NOT_FINISHED, NOT_RUN, NOT_TIMED, Cell, Column, Grid, number
+from .names import benchmark_title, method_title, paper_table, read_toml, slug, sort_benchmarks, title_of
 from .statistics import verdict
 from .variants import Collection, Variant
 
+PAPER_RANKS: dict[str, dict[str, list[int]]] = read_toml("paper.toml")["ranks"]
 HEADINGS = {"acc": "ACC %", "bwt": "BWT", "capacity": "capacity %"}
 PLACES = {"acc": 2, "bwt": 3, "capacity": 0}
 PAPER_PLACES = {**PLACES, "bwt": 2}
-
-paper_table = cache(load_table)  # whose rows keep their settings
-
-
-@cache
-def expected_methods() -> dict[str, list[str]]:
-    """The methods that the paper's tables have, for each benchmark."""
-    found: dict[str, set[str]] = {}
-    for name in table_names():
-        for row in paper_table(name).rows:
-            found.setdefault(row.benchmark, set()).add(row.method)
-    return {benchmark: ordered_methods(found[benchmark]) for benchmark in ordered_benchmarks(found)}
-
-
-def has_recipe(benchmark: str, method: str) -> bool:
-    try:
-        return method in recipe(benchmark).methods
-    except UserError:
-        return False
-
-
-def run_command(benchmark: str, method: str) -> str:
-    """The command that runs a method as in its recipe; empty if there is no recipe."""
-    return f"remnant run {benchmark} {method} --seeds 5" if has_recipe(benchmark, method) else ""
+NAMES = tuple(Column(heading, text=True) for heading in ("benchmark", "method", "variant"))
+ABOUT_TIMES = (
+    "Wall-clock seconds of one run: training, evaluation and consolidation. Runs may have shared their device. The "
+    "paper's times are of a GTX 1060 (permuted MNIST) and a GTX 1080 Ti (the rest), so they do not compare with ours.",
+    "Relative to GPM: the training time of a task with all epochs that the recipe allows, and with the work at its "
+    "end. The methods were timed one after another in one process, all in the same way.",
+)
 
 
 def all_grids(collection: Collection) -> list[Grid]:
     """Every table of the report, in the paper's order; the table of all runs comes last."""
     results = {v.key: {run.seed: run.result for run in v.runs if run.result} for v in collection.variants}
     first, second = paper_table("table1a"), paper_table("table1b")
+    ranked = [(name, collection.main(name, "gpm")) for name in sort_benchmarks({*PAPER_RANKS, *collection.benchmarks})]
     return [
         _comparison(collection, first, results),
         _comparison(collection, second, results),
-        _training_time(collection, results, (first, second)),
+        _training_time(collection, [*compare(first, results), *compare(second, results)]),
         _comparison(collection, paper_table("table3"), results, ("acc", "bwt", "capacity")),
         _comparison(collection, _one_and_five_epochs(first), results),
         _comparison(collection, paper_table("class-incremental"), results),
-        *rank_grids(collection),
+        *(_ranks(name, variant) for name, variant in ranked if name in PAPER_RANKS or (variant and variant.mean_ranks)),
         _everything(collection),
     ]
 
@@ -72,14 +54,10 @@ def _one_and_five_epochs(five: Table) -> Table:
 def _comparison(
     collection: Collection, table: Table, results: Results, figures: Sequence[str] = ("acc", "bwt")
 ) -> Grid:
-    columns = [Column("benchmark", text=True), Column("method", text=True), Column("variant", text=True)]
+    columns = list(NAMES)
     for figure in figures:
-        columns += [
-            Column("ours", HEADINGS[figure], spread=True),
-            Column("paper", HEADINGS[figure], spread=True),
-            Column("difference", HEADINGS[figure]),
-            Column("mark", HEADINGS[figure], text=True),
-        ]
+        columns += [Column(whose, HEADINGS[figure], spread=True) for whose in ("ours", "paper")]
+        columns += [Column("difference", HEADINGS[figure]), Column("mark", HEADINGS[figure], text=True)]
     compared = compare(table, results)
     rows = tuple(_row(found, figures) for found in compared)
     command = f"remnant reproduce {table.name} && remnant keep"
@@ -88,8 +66,7 @@ def _comparison(
 
 
 def _row(found: Comparison, figures: Sequence[str]) -> tuple[Cell, ...]:
-    row = found.row
-    cells: list[Cell] = [benchmark_title(row.benchmark), method_title(row.method), row.variant]
+    cells: list[Cell] = []
     for figure in figures:
         ours, paper = found.ours[figure], found.paper[figure]
         cells += [
@@ -98,7 +75,11 @@ def _row(found: Comparison, figures: Sequence[str]) -> tuple[Cell, ...]:
             number(found.difference(figure), PLACES[figure], "+"),
             verdict(figure, ours, paper),
         ]
-    return (*cells, _seed_count(found))
+    return (*_names(found), *cells, _seed_count(found))
+
+
+def _names(found: Comparison) -> tuple[str, str, str]:
+    return benchmark_title(found.row.benchmark), method_title(found.row.method), found.row.variant
 
 
 def _seed_count(found: Comparison) -> str:
@@ -117,66 +98,73 @@ def _other_settings(collection: Collection, compared: Sequence[Comparison]) -> t
     )
 
 
-def _training_time(collection: Collection, results: Results, tables: Sequence[Table]) -> Grid:
+def _training_time(collection: Collection, compared: Sequence[Comparison]) -> Grid:
+    columns = (*NAMES, Column("ours", "seconds", spread=True), Column("paper", "seconds"))
+    columns += (Column("ours", "relative to GPM"), Column("paper", "relative to GPM"))
+    columns += (Column("our device", text=True), Column("seeds"))
     devices = {variant.key: ", ".join(variant.devices) for variant in collection.variants}
+    rows: list[tuple[Cell, ...]] = []
+    for found in compared:
+        if found.seeds or found.paper["seconds"].mean is not None:
+            seconds = number(found.ours["seconds"], 0, otherwise=NO_VALUE if found.seeds else NOT_RUN)
+            theirs = number(found.paper["seconds"].mean, 0)
+            timed = collection.reading.times.get(found.row.benchmark)
+            ratio, paper_ratio = relative_to_gpm(found.row, timed.methods if timed else {})
+            relative = number(ratio, otherwise=NOT_TIMED), number(paper_ratio)
+            device = devices[found.row.key] if found.seeds else NO_VALUE
+            rows.append((*_names(found), seconds, theirs, *relative, device, _seed_count(found)))
+    command = "remnant reproduce table1a && remnant reproduce table1b && remnant reproduce table2 && remnant keep"
+    grid = Grid("training-time", "Table 2: training time", columns, tuple(rows), ABOUT_TIMES, command)
+    return grid.without_empty_columns()
 
-    def relative(found: Comparison, whose: int) -> float | None:
-        timed = collection.reading.times.get(found.row.benchmark)
-        return relative_to_gpm(found.row, timed.methods if timed else {})[whose]
 
-    compared = [found for table in tables for found in compare(table, results)]
-    return make_grid(
-        "training-time",
-        "Table 2: training time",
-        [
-            (Column("benchmark", text=True), lambda found: benchmark_title(found.row.benchmark)),
-            (Column("method", text=True), lambda found: method_title(found.row.method)),
-            (Column("variant", text=True), lambda found: found.row.variant),
-            (
-                Column("ours", "seconds", spread=True),
-                lambda found: number(found.ours["seconds"], 0, otherwise=NO_VALUE if found.seeds else NOT_RUN),
-            ),
-            (Column("paper", "seconds"), lambda found: number(found.paper["seconds"].mean, 0)),
-            (Column("ours", "relative to GPM"), lambda found: number(relative(found, 0), otherwise=NOT_TIMED)),
-            (Column("paper", "relative to GPM"), lambda found: number(relative(found, 1))),
-            (Column("our device", text=True), lambda found: devices[found.row.key] if found.seeds else NO_VALUE),
-            (Column("seeds"), _seed_count),
-        ],
-        [found for found in compared if found.seeds or found.paper["seconds"].mean is not None],
-        (
-            "Wall-clock seconds of one run: training, evaluation and consolidation. Runs may have shared their device. The "
-            "paper's times are of a GTX 1060 (permuted MNIST) and a GTX 1080 Ti (the rest), so they do not compare with ours.",
-            "Relative to GPM: the training time of a task with all epochs that the recipe allows, and with the work at its "
-            "end. The methods were timed one after another in one process, all in the same way.",
-        ),
-        "remnant reproduce table1a && remnant reproduce table1b && remnant reproduce table2 && remnant keep",
-    ).without_empty_columns()
+def _ranks(benchmark: str, variant: Variant | None) -> Grid:
+    """The directions that GPM added per layer and task, ours and the paper's (the appendix's table of k)."""
+    ours = variant.mean_ranks if variant else {}
+    paper = PAPER_RANKS.get(benchmark, {})
+    capacity = variant.capacities if variant else {}
+    recorded = [run.ranks for run in variant.runs if run.ranks] if variant else []
+    tasks = max([*map(len, ours.values()), *map(len, paper.values())])
+    rows: list[tuple[Cell, ...]] = []
+    for layer in ours or paper:
+        n = number(capacity.get(layer), 0)
+        if layer in ours:
+            total = number(Spread.of([float(sum(ranks[layer])) for ranks in recorded]), 1)
+            added = [number(k.mean, 1) for k in ours[layer]] + [NO_VALUE] * (tasks - len(ours[layer]))
+            rows.append((layer, "ours", *added, total, n))
+        else:
+            rows.append((layer, "ours", *[NOT_RUN] * tasks, NOT_RUN, n))
+        if layer in paper:
+            added = [number(k, 0) for k in paper[layer]] + [NO_VALUE] * (tasks - len(paper[layer]))
+            rows.append((layer, "paper", *added, number(sum(paper[layer]), 0), n))
+    label = "" if variant is None or variant.as_in_recipe else f" ({variant.label})"
+    columns = [Column("layer", text=True), Column("whose", text=True)]
+    columns += [Column(f"task {task + 1}") for task in range(tasks)]
+    columns += [Column("total", spread=True), Column("capacity n")]
+    seeds = len(recorded)
+    return Grid(
+        f"ranks-{slug(benchmark)}",
+        f"Directions added per layer and task: {title_of('gpm', benchmark)}{label}",
+        tuple(columns),
+        tuple(rows),
+        (f"Ours: mean over {seeds} seed(s). The paper's: one seed.",) if paper else (f"Mean over {seeds} seed(s).",),
+        f"remnant run {quote(benchmark)} gpm --seeds 5 && remnant keep",
+    )
 
 
 def _everything(collection: Collection) -> Grid:
     """A row for each set of settings that was run, whether or not the paper's tables have it."""
-
-    def spread(value: Spread, variant: Variant, places: int) -> Cell:
-        return number(value, places, otherwise=NO_VALUE if variant.runs else NOT_FINISHED)
-
-    def seeds(variant: Variant) -> str:
-        return str(len(variant.runs)) + (f" + {len(variant.unfinished)} unfinished" if variant.unfinished else "")
-
-    found = [v for group in collection.by_method() for v in sorted(group, key=lambda v: (not v.as_in_recipe, v.label))]
-    return make_grid(
-        "everything",
-        "Everything that was run",
-        [
-            (Column("benchmark", text=True), lambda v: benchmark_title(v.benchmark)),
-            (Column("method", text=True), lambda v: method_title(v.method)),
-            (Column("settings", text=True), lambda v: v.label),
-            (Column("ACC %", spread=True), lambda v: spread(v.acc, v, 2)),
-            (Column("BWT", spread=True), lambda v: spread(v.bwt, v, 3)),
-            (Column("learning accuracy %", spread=True), lambda v: spread(v.learning_accuracy, v, 2)),
-            (Column("seeds"), seeds),
-            (Column("device", text=True), lambda v: ", ".join(v.devices) or NO_VALUE),
-            (Column("digest", text=True), lambda v: v.digest),
-        ],
-        found,
-        ("Learning accuracy: the mean accuracy on each task just after it was learnt.",),
-    )
+    columns = [Column(heading, text=True) for heading in ("benchmark", "method", "settings")]
+    columns += [Column(heading, spread=True) for heading in ("ACC %", "BWT", "learning accuracy %")]
+    columns += [Column("seeds"), Column("device", text=True), Column("digest", text=True)]
+    rows: list[tuple[Cell, ...]] = []
+    for group in collection.by_method():
+        for v in sorted(group, key=lambda v: (not v.as_in_recipe, v.label)):
+            absent = NO_VALUE if v.runs else NOT_FINISHED
+            spreads = ((v.acc, 2), (v.bwt, 3), (v.learning_accuracy, 2))
+            figures = [number(value, places, otherwise=absent) for value, places in spreads]
+            seeds = str(len(v.runs)) + (f" + {len(v.unfinished)} unfinished" if v.unfinished else "")
+            names = benchmark_title(v.benchmark), method_title(v.method), v.label
+            rows.append((*names, *figures, seeds, ", ".join(v.devices) or NO_VALUE, v.digest))
+    remark = "Learning accuracy: the mean accuracy on each task just after it was learnt."
+    return Grid("everything", "Everything that was run", tuple(columns), tuple(rows), (remark,))

@@ -1,18 +1,24 @@
 """Groups runs: a `Variant` is one method on one benchmark with one set of settings, over its seeds."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+
+from remnant.data import BUILT_IN
 from remnant.errors import UserError
 from remnant.evaluation import Spread
-from remnant.experiments.runs import RunResult
 from remnant.experiments.settings import Settings, resolve
+from remnant.memory import GPM
+from remnant.models import build
 from remnant.registry import is_file_reference
 
-from .names import ordered_benchmarks, ordered_methods, slug, title_of
+from .names import slug, sort_benchmarks, sort_methods, title_of
 from .records import Reading, RunRecord
+
+BYTES = 4  # of one entry of a basis, in float32
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,11 @@ class Variant:
         return slug(self.benchmark, self.method, self.digest)
 
     @property
+    def anchor(self) -> str:
+        """The HTML id of the method's details. Variants of a method share them."""
+        return f"run-{slug(self.benchmark, self.method)}"
+
+    @property
     def title(self) -> str:
         return title_of(self.method, self.benchmark)
 
@@ -60,27 +71,27 @@ class Variant:
     def settings(self) -> Mapping[str, Any]:
         return self.all_runs[0].settings
 
-    def spread(self, figure: Callable[[RunResult], float | None], scale: float = 1.0) -> Spread:
+    def _spread(self, figure: str, scale: float = 1.0) -> Spread:
         """The mean and deviation over seeds; empty if any seed lacks the figure."""
-        return Spread.of([figure(run.result) for run in self.runs if run.result], scale)
+        return Spread.of([getattr(run.result, figure) for run in self.runs], scale)
 
     @cached_property
     def acc(self) -> Spread:
         """ACC in per cent."""
-        return self.spread(lambda m: m.acc, 100)
+        return self._spread("acc", 100)
 
     @cached_property
     def bwt(self) -> Spread:
-        return self.spread(lambda m: m.bwt)
+        return self._spread("bwt")
 
     @cached_property
     def learning_accuracy(self) -> Spread:
         """Learning accuracy in per cent."""
-        return self.spread(lambda m: m.learning_accuracy, 100)
+        return self._spread("learning_accuracy", 100)
 
     @cached_property
     def memory_bytes(self) -> Spread:
-        return self.spread(lambda m: m.memory_bytes)
+        return self._spread("memory_bytes")
 
     def mean_matrix(self) -> list[list[float | None]] | None:
         """R[t, i] in per cent, as the mean over seeds; None if there is no R, or if seeds differ in the number of tasks."""
@@ -89,6 +100,40 @@ class Variant:
             return None
         tasks = range(len(matrices[0]))
         return [[Spread.of([float(m[t, i]) for m in matrices], 100).mean for i in tasks] for t in tasks]
+
+    @cached_property
+    def mean_ranks(self) -> dict[str, list[Spread]]:
+        """Directions that GPM added per layer and task, over all seeds that recorded them; empty if their layers differ."""
+        recorded = [run.ranks for run in self.runs if run.ranks]
+        shapes = [{layer: len(added) for layer, added in ranks.items()} for ranks in recorded]
+        if not recorded or any(shape != shapes[0] for shape in shapes):
+            return {}
+        return {
+            layer: [Spread.of([float(ranks[layer][task]) for ranks in recorded]) for task in range(tasks)]
+            for layer, tasks in shapes[0].items()
+        }
+
+    @cached_property
+    def capacities(self) -> dict[str, int]:
+        """The capacity n of each layer that GPM would protect, in the order of the network; empty for a user's stream."""
+        stream = BUILT_IN.get(self.benchmark)
+        network = dict(self.settings.get("network", {}))
+        if stream is None or "name" not in network:
+            return {}
+        single = stream.head == "single"
+        try:
+            with torch.device("meta"):  # only shapes are needed, no weights
+                classes = 2 if single else [2]
+                model = build(network.pop("name"), input_shape=stream.input_shape, classes=classes, **network)
+                memory = GPM(model, 0.5, exclude=[] if single else ["heads.*"])
+        except (ValueError, TypeError):
+            return {}
+        return {layer.name: layer.capacity for layer in memory.report().layers}
+
+    @property
+    def gpm_max_bytes(self) -> int:
+        """The size of a memory that holds every direction of every layer: GPM_max = Σ n² (appendix, "GPM Size")."""
+        return sum(n * n for n in self.capacities.values()) * BYTES
 
     @property
     def devices(self) -> list[str]:
@@ -133,14 +178,14 @@ class Collection:
 
     @property
     def benchmarks(self) -> list[str]:
-        return ordered_benchmarks(v.benchmark for v in self.variants)
+        return sort_benchmarks(v.benchmark for v in self.variants)
 
     @property
     def methods(self) -> list[str]:
-        return ordered_methods(v.method for v in self.variants)
+        return sort_methods(v.method for v in self.variants)
 
     def methods_on(self, benchmark: str) -> list[str]:
-        return ordered_methods(v.method for v in self.of(benchmark))
+        return sort_methods(v.method for v in self.of(benchmark))
 
     def by_method(self) -> Iterator[list[Variant]]:
         """All variants of a method on a benchmark, the recipe's first; for each method and benchmark."""

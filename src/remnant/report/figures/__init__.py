@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..names import benchmark_title, method_title, ordered_benchmarks
-from ..tables import expected_methods, run_command
+from ..names import benchmark_title, expected_methods, method_title, run_command, sort_benchmarks
 from ..variants import Collection
-from .bars import epoch_times, memory
 from .drawing import Drawing, digest_of
-from .methods import first_task, trade_off
-from .sweep import sweep_drawings, sweeps
+from .methods import epoch_times, first_task, memory, trade_off
+from .sweep import sweep_drawings
 from .variant import rank_growth, variant_drawings
 
 __all__ = ["Absent", "Drawing", "Section", "digest_of", "make_sections", "variant_drawings"]
@@ -37,15 +35,14 @@ def make_sections(collection: Collection) -> list[Section]:
     """All figures that compare methods or thresholds, in the order of the page."""
 
     def each(draw: Callable[[Collection, str], Drawing | None]) -> list[Drawing]:
-        drawn = (draw(collection, benchmark) for benchmark in collection.benchmarks)
-        return [drawing for drawing in drawn if drawing is not None]
+        return [drawing for benchmark in collection.benchmarks if (drawing := draw(collection, benchmark))]
 
     absent = _absent(collection)
     mains = [variant for benchmark in collection.benchmarks for variant in collection.mains(benchmark).values()]
     ranks = [drawing for variant in mains if (drawing := rank_growth(variant))]
-    timed = ordered_benchmarks({*collection.benchmarks, *collection.reading.times})
+    timed = sort_benchmarks({*collection.benchmarks, *collection.reading.times})
     times = [drawing for benchmark in timed for drawing in epoch_times(collection, benchmark)]
-    interference = [drawing for sweep in sweeps(collection) for drawing in sweep_drawings(sweep)]
+    interference = sweep_drawings(collection)
     no_times = Absent("Every benchmark", "no two methods on one device", "remnant reproduce table2")
     no_sweep = Absent("10-split CIFAR-100", "no two runs that differ in ε alone", SWEEP)
     return [

@@ -1,19 +1,32 @@
-"""A figure of the report: its data, the function that draws it, and a description in words."""
+"""A figure of the report: its data, the function that draws it, a description in words, and the look of all figures."""
 
 import hashlib
 import io
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from matplotlib import rc_params_from_file, style
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from .style import INK, styled
-
+RC: Any = rc_params_from_file(Path(__file__).parent / "remnant.mplstyle", use_default_template=False)
+INK: str = RC["text.color"]
+FAINT: str = RC["grid.color"]
 DARK_INK = "#ececf1"
+# The palette of Okabe and Ito, which the colour-blind can tell apart, with ink for black, and without yellow, which is
+# invisible on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
+REFERENCE: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 3))}  # for a line that marks a value
+LEGEND_ROWS, ROW_HEIGHT = 2, 0.21  # a figure has room for two rows, and grows by so many inches for each other one
 FONTS = "'DejaVu Sans', Verdana, sans-serif"  # Verdana is as wide, and other fonts are narrower: nothing runs over
 STYLE = (
     f"<style>.figure{{color:{INK}}}.figure *{{stroke-linejoin:round;stroke-linecap:butt}}"
@@ -90,3 +103,47 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _rounded(each) for key, each in value.items()}
     return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+class Look(NamedTuple):
+    """The look of a line, as matplotlib's options."""
+
+    color: str
+    marker: str
+    linestyle: Any
+
+
+def look(number: int) -> Look:
+    """The look of a line. The first 77 differ in colour or marker."""
+    return Look(COLOURS[number % 7], MARKERS[number % 11], DASHES[number // 7 % 4])
+
+
+def styled() -> AbstractContextManager[None]:
+    """Uses our style inside a `with` block, whatever the user's matplotlibrc says."""
+    context: AbstractContextManager[None] = style.context(["default", RC])
+    return context
+
+
+def canvas(width: float = 4.8, height: float = 3.5, **options: Any) -> tuple[Figure, Any]:
+    """A figure with one plot (or `nrows=…`). It does not use pyplot, so no global state changes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(**options)
+
+
+def finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ticks: int | None = None) -> Figure:
+    """Names the axes, and puts a legend under the plot. `ticks` limits the ticks; without it, they are at whole numbers.
+
+    The legend has as many columns as fit, and the figure grows with its rows.
+    """
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.xaxis.set_major_locator(MaxNLocator(ticks) if ticks else MaxNLocator(integer=True))
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        width = 72 * figure.get_figwidth()
+        columns = int(width // (50 + 5.8 * max(map(len, labels))))  # line and gaps, and the mean width of a letter
+        columns = min(max(columns, 1), len(labels))
+        rows = -(-len(labels) // columns)
+        figure.set_figheight(figure.get_figheight() + ROW_HEIGHT * max(rows - LEGEND_ROWS, 0))
+        spacing = {"handlelength": 2.6, "columnspacing": 1.2}
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, **spacing)
+    return figure

@@ -1,93 +1,221 @@
-"""Figures that compare all methods on a benchmark: task 1 over the sequence, and learning against forgetting."""
+"""Figures that compare all methods on a benchmark: task 1 over time, learning against forgetting, memory, epoch times."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from remnant.evaluation import Spread
+from remnant.experiments.settings import resolve
 
-from ..names import benchmark_title, slug
+from ..names import TITLES, benchmark_title, has_recipe, read_toml, short_title, slug, sort_methods
+from ..records import RunRecord
 from ..variants import Collection, Variant
-from .drawing import Drawing
-from .style import FAINT, INK, REFERENCE, canvas, footnote, label_with_seeds, legend_below, method_look
+from .drawing import FAINT, INK, REFERENCE, Drawing, Look, canvas, finish, look
+
+# These methods are often shown together, so they get the most different looks.
+FIRST = ("gpm", "ewc", "er", "agem", "hat", "owm", "multitask", "ogd", "gem", "finetune", "single-task")
+PAPER_MEMORY: dict[str, float] = read_toml("paper.toml")["memory"]
+LARGEST_RATIO = 30.0  # of two bars on a linear axis; beyond it, the axis is logarithmic
+TIMED_ALIKE = "Timed one after another in one process, all in the same way."
+TIMED_IN_RUNS = (
+    "Wall-clock time of runs that may have shared the device, some with kernels written for one method: no comparison of "
+    "methods. remnant reproduce table2 makes one."
+)
+
+
+def method_look(method: str) -> Look:
+    """The look of a method, which is the same in every figure."""
+    order = [*FIRST, *(name for name in TITLES["methods"] if name not in FIRST)]
+    return look(order.index(method) if method in order else len(order) + sum(method.encode()) % 57)
+
+
+def _entry(variant: Variant, *, deviates: bool = True) -> dict[str, Any]:
+    """The method and its title in a figure, with a star if its settings are not the recipe's."""
+    star = "" if variant.as_in_recipe else " *"
+    # Without this note, one seed would look like seeds that agree.
+    note = " (one seed)" if deviates and len(variant.runs) == 1 else ""
+    return {"method": variant.method, "title": f"{short_title(variant.method)}{star}{note}"}
+
+
+def _footnote(variants: Iterable[Variant]) -> str:
+    """Explains the stars; empty if there are none."""
+    others = [f"{short_title(variant.method)}: {variant.label}" for variant in variants if not variant.as_in_recipe]
+    return f"* Not the recipe's settings. {'; '.join(others)}." if others else ""
 
 
 def first_task(collection: Collection, benchmark: str) -> Drawing | None:
     """The accuracy on task 1 after each task (a figure of the appendix)."""
     variants = collection.mains(benchmark).values()
-    lines = [line for line in map(_line, variants) if any(mean is not None for mean in line["mean"])]
+    lines = []
+    for variant in variants:
+        columns = [run.matrix.values[:, 0].tolist() for run in variant.runs if run.matrix is not None]
+        spreads = [Spread.of(after, 100) for after in zip(*columns, strict=False)]
+        if any(spread.mean is not None for spread in spreads):
+            lines.append({**_entry(variant), "mean": [s.mean for s in spreads], "sd": [s.sd for s in spreads]})
     if not lines:
         return None
     last = [next(mean for mean in reversed(line["mean"]) if mean is not None) for line in lines]
     ends = ", ".join(f"{line['title']} {end:.1f} %" for line, end in zip(lines, last, strict=True))
-    title = benchmark_title(benchmark)
-    return Drawing(
-        f"first-task-{slug(benchmark)}",
-        f"{title}: task 1 as later tasks are learnt",
-        f"Accuracy on task 1 after each further task of {title}. At the end: {ends}.",
-        {"lines": lines},
-        draw_first_task,
-        footnote(variants),
-    )
-
-
-def _line(variant: Variant) -> dict[str, Any]:
-    columns = [run.matrix.values[:, 0].tolist() for run in variant.runs if run.matrix is not None]
-    spreads = [Spread.of(after, 100) for after in zip(*columns, strict=False)]
-    means, deviations = [spread.mean for spread in spreads], [spread.sd for spread in spreads]
-    return {"method": variant.method, "title": label_with_seeds(variant), "mean": means, "sd": deviations}
+    name, title = f"first-task-{slug(benchmark)}", benchmark_title(benchmark)
+    alt = f"Accuracy on task 1 after each further task of {title}. At the end: {ends}."
+    caption = f"{title}: task 1 as later tasks are learnt"
+    return Drawing(name, caption, alt, {"lines": lines}, draw_first_task, _footnote(variants))
 
 
 def draw_first_task(data: Mapping[str, Any]) -> Figure:
     figure, axes = canvas()
     for line in data["lines"]:
-        look = method_look(line["method"])
-        known = [t for t, mean in enumerate(line["mean"]) if mean is not None]
-        tasks, mean = [t + 1 for t in known], [line["mean"][t] for t in known]
-        axes.plot(tasks, mean, color=look.colour, marker=look.marker, linestyle=look.dash, label=line["title"])
-        low, high = ([min(max(line["mean"][t] + s * (line["sd"][t] or 0), 0), 100) for t in known] for s in (-1, 1))
-        axes.fill_between(tasks, low, high, color=look.colour, alpha=0.15, linewidth=0)
-    axes.set(xlabel="tasks learnt", ylabel="accuracy on task 1, %")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend_below(figure, axes)
-    return figure
+        own = method_look(line["method"])
+        measured = [t for t, mean in enumerate(line["mean"]) if mean is not None]
+        tasks, mean = [t + 1 for t in measured], np.array([line["mean"][t] for t in measured])
+        sd = np.array([line["sd"][t] or 0 for t in measured])
+        axes.plot(tasks, mean, **own._asdict(), label=line["title"])
+        low, high = np.clip([mean - sd, mean + sd], 0, 100)
+        axes.fill_between(tasks, low, high, color=own.color, alpha=0.15, linewidth=0)
+    return finish(figure, axes, "tasks learnt", "accuracy on task 1, %")
 
 
 def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
     """Backward transfer against learning accuracy: stability against plasticity."""
-    variants = collection.mains(benchmark)
+    variants = collection.mains(benchmark).values()
     points = []
-    for method, variant in variants.items():
+    for variant in variants:
         la, bwt = variant.learning_accuracy, variant.bwt
         if la.mean is not None and bwt.mean is not None:
-            point = {"method": method, "title": label_with_seeds(variant), "la": la.mean, "la_sd": la.sd or 0.0}
-            points.append({**point, "bwt": 100 * bwt.mean, "bwt_sd": 100 * (bwt.sd or 0.0)})
+            moved = {"bwt": 100 * bwt.mean, "bwt_sd": 100 * (bwt.sd or 0.0)}
+            points.append({**_entry(variant), "la": la.mean, "la_sd": la.sd or 0.0, **moved})
     if not points:
         return None
     words = "; ".join(f"{p['title']} learns {p['la']:.1f} % and moves by {p['bwt']:+.1f} points" for p in points)
     title = benchmark_title(benchmark)
-    return Drawing(
-        f"trade-off-{slug(benchmark)}",
-        f"{title}: learning against keeping",
-        f"Learning accuracy and backward transfer of each method on {title}: {words}.",
-        {"points": points},
-        draw_trade_off,
-        footnote(variants.values()),
-    )
+    alt = f"Learning accuracy and backward transfer of each method on {title}: {words}."
+    names = f"trade-off-{slug(benchmark)}", f"{title}: learning against keeping"
+    return Drawing(*names, alt, {"points": points}, draw_trade_off, _footnote(variants))
 
 
 def draw_trade_off(data: Mapping[str, Any]) -> Figure:
     figure, axes = canvas()
     edge = {"markeredgecolor": INK, "markersize": 8, "markeredgewidth": 0.7, "capsize": 3, "linestyle": "none"}
     for point in data["points"]:
-        look = method_look(point["method"])
-        bars = {"xerr": point["la_sd"], "yerr": point["bwt_sd"], "fmt": look.marker, "color": look.colour}
+        own = method_look(point["method"])
+        bars = {"xerr": point["la_sd"], "yerr": point["bwt_sd"], "fmt": own.marker, "color": own.color}
         axes.errorbar(point["la"], point["bwt"], **bars, **edge, label=point["title"])
     axes.axhline(0, color=FAINT, **REFERENCE)
     axes.margins(0.15)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set(xlabel="learning accuracy, % (right: learns more)", ylabel="BWT, points (up: forgets less)")
-    legend_below(figure, axes)
+    labels = "learning accuracy, % (right: learns more)", "BWT, points (up: forgets less)"
+    return finish(figure, axes, *labels, ticks=5)
+
+
+def memory(collection: Collection, benchmark: str) -> Drawing | None:
+    """The bytes that each method keeps between tasks, relative to GPM_max (the paper's figure of memory)."""
+    variants = collection.mains(benchmark).values()
+    rows = []
+    for variant in variants:
+        largest, kept = variant.gpm_max_bytes, variant.memory_bytes.mean
+        if largest and kept is not None:
+            rows.append({**_entry(variant, deviates=False), "value": kept / largest, "bytes": kept})
+    if not any(row["value"] for row in rows):
+        return None
+    paper, title = PAPER_MEMORY.get(benchmark), benchmark_title(benchmark)
+    alt = f"Memory kept between tasks relative to GPM_max on {title}: {_values(rows)}."
+    alt += f" The paper's GPM: {paper:.2f}." if paper else ""
+    names = f"memory-{slug(benchmark)}", f"{title}: memory, GPM_max = 1"
+    draw = _draw_bars("memory relative to GPM_max")
+    return Drawing(*names, alt, {"rows": rows, "paper": paper}, draw, _footnote(variants))
+
+
+def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
+    """The time of an epoch relative to the slowest method: as `reproduce table2` timed it, else by device from runs."""
+    if timed := collection.reading.times.get(benchmark):
+        rows: list[dict[str, Any]] = [
+            {"method": method, "title": short_title(method), "seconds": timed.methods[method].epoch}
+            for method in sort_methods(timed.methods)
+            if has_recipe(benchmark, method) and timed.methods[method].digest == resolve(benchmark, method).digest
+        ]
+        if len(rows) > 1:
+            return [_epoch_times(benchmark, timed.device, rows, TIMED_ALIKE)]
+    mains = collection.mains(benchmark)
+    by_device: dict[str, list[dict[str, Any]]] = {}
+    for variant in mains.values():
+        seconds = Spread.of([_epoch_seconds(run) for run in variant.runs]).mean
+        if seconds and len(variant.devices) == 1:
+            row = {**_entry(variant, deviates=False), "seconds": seconds}
+            by_device.setdefault(variant.devices[0], []).append(row)
+    drawings = []
+    for device, rows in sorted(by_device.items()):
+        if len(rows) > 1:
+            remark = f"{_footnote(mains[row['method']] for row in rows)} {TIMED_IN_RUNS}".strip()
+            drawings.append(_epoch_times(benchmark, device, rows, remark))
+    return drawings
+
+
+def _epoch_seconds(run: RunRecord) -> float | None:
+    """Training seconds per epoch: of the recorded epochs, or of all if no stopping rule could cut them short."""
+    epochs = len(run.metrics)
+    training = run.settings.get("training", {})
+    if not epochs and "patience" not in training and run.matrix is not None:
+        # Joint training learns all tasks as one, and only the last row of R is measured.
+        joint = run.matrix.tasks > 1 and np.isnan(run.matrix[0, 0])
+        epochs = int(training.get("epochs", 0)) * (1 if joint else run.matrix.tasks)
+    train = run.result.seconds.get("train") if run.result else None
+    return train / epochs if epochs and train else None
+
+
+def _epoch_times(benchmark: str, device: str, rows: list[dict[str, Any]], remark: str) -> Drawing:
+    slowest = max(row["seconds"] for row in rows)
+    rows = [{**row, "value": row["seconds"] / slowest} for row in rows]
+    names = f"epoch-time-{slug(benchmark, device)}", f"{benchmark_title(benchmark)}: time of an epoch on {device}"
+    alt = f"Training time of an epoch on {device} relative to the slowest method, {slowest:.2f} s: {_values(rows)}."
+    return Drawing(*names, alt, {"rows": rows}, _draw_bars("time of an epoch, slowest = 1"), remark)
+
+
+def _values(rows: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
+
+
+def _draw_bars(title: str) -> Callable[[Mapping[str, Any]], Figure]:
+    return lambda data: draw_bars(data["rows"], title, data.get("paper"))
+
+
+def draw_bars(rows: list[Mapping[str, Any]], title: str, paper: float | None) -> Figure:
+    """Draws a bar for each row, with its value; `paper` is the paper's value for GPM."""
+    figure, axes = canvas(height=0.9 + 0.36 * len(rows))
+    for y, row in enumerate(rows):
+        axes.barh(y, row["value"], height=0.62, color=method_look(row["method"]).color, edgecolor=INK, linewidth=0.6)
+        _annotate(axes, y, row["value"], paper if row["method"] == "gpm" else None)
+    axes.axvline(1.0, color=FAINT, **REFERENCE)
+    axes.set_yticks(range(len(rows)), [row["title"] for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    positive = [row["value"] for row in rows if row["value"] > 0]
+    if max(positive) / min(positive) > LARGEST_RATIO:
+        axes.set_xscale("log")
+        axes.set_xlim(min(positive) / 3, max([*positive, 1.0]) * 8)
+        axes.xaxis.set_major_locator(LogLocator(numticks=6))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_xlim(0, max([*positive, paper or 0.0, 1.0]) * 1.22)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"{title} (◇ paper)" if paper else title)
     return figure
+
+
+def _annotate(axes: Any, y: int, value: float, paper: float | None) -> None:
+    """Writes the value beside its bar, and marks the paper's."""
+    text: dict[str, Any] = {"textcoords": "offset points", "xytext": (4, 0), "va": "center", "fontsize": 9.5}
+    if paper is not None:
+        axes.plot(paper, y, marker="D", color="none", markeredgecolor=INK, markersize=7, linestyle="none")
+    if paper is not None and paper > value:  # to the right of the mark, which it would cover
+        axes.annotate(f"{_short(value)}, paper {_short(paper)}", (paper, y), **{**text, "xytext": (9, 0)})
+    elif value:
+        axes.annotate(_short(value), (value, y), **text)
+    else:  # at the axis: a logarithmic one has no zero
+        axes.annotate("keeps nothing", (0, y), xycoords=("axes fraction", "data"), **text)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"

@@ -1,36 +1,34 @@
 """Figures of a sweep over ε: drift of old activations by layer, and ACC and BWT (the paper's interference figures)."""
 
-from bisect import bisect
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from remnant.experiments.runs import DriftHistogram
 
 from ..names import slug
 from ..variants import Collection, Variant
-from .drawing import Drawing
-from .style import COLOURS, DASHES, INK, canvas, legend_below
+from .drawing import COLOURS, DASHES, INK, Drawing, canvas, finish
 
 REACH = 3  # the drawn range, in root mean squares of the widest histogram
 
 
-def sweeps(collection: Collection) -> list[list[Variant]]:
-    """Groups of at least two variants that differ in ε only, ordered by ε."""
+def sweep_drawings(collection: Collection) -> list[Drawing]:
+    """For each sweep ACC and BWT against ε, then histograms for each layer whose drift was recorded."""
     groups: dict[tuple[str, str, str], list[Variant]] = {}
     for variant in collection.variants:
         if variant.runs and variant.threshold is not None:
             groups.setdefault((variant.benchmark, variant.method, variant.settings_but_threshold), []).append(variant)
-    return [sorted(group, key=lambda v: v.threshold or 0.0) for group in groups.values() if len(group) > 1]
-
-
-def sweep_drawings(sweep: Sequence[Variant]) -> list[Drawing]:
-    """ACC and BWT against ε, then histograms for each layer whose drift was recorded."""
-    layers = dict.fromkeys(layer for variant in sweep for run in variant.runs for layer in run.drift)
-    return [_effect(sweep), *(_interference(sweep, layer) for layer in layers)]
+    drawings = []
+    for group in groups.values():
+        if len(group) > 1:
+            sweep = sorted(group, key=lambda v: v.threshold or 0.0)
+            layers = dict.fromkeys(layer for variant in sweep for run in variant.runs for layer in run.drift)
+            drawings += [_effect(sweep), *(_interference(sweep, layer) for layer in layers)]
+    return drawings
 
 
 def _effect(sweep: Sequence[Variant]) -> Drawing:
@@ -44,15 +42,11 @@ def _effect(sweep: Sequence[Variant]) -> Drawing:
     words = ", ".join(f"ε {v.threshold:g}: ACC {v.acc.mean or 0:.2f} %" for v in sweep)
     one_seed = [f"{v.threshold:g}" for v in sweep if len(v.runs) == 1]  # these have no error bar
     remark = f"One seed at ε = {', '.join(one_seed)}." if one_seed else ""
-    title = sweep[0].title
-    return Drawing(
-        f"threshold-{sweep[0].slug}",
-        f"{title}: ACC and BWT against ε",
-        f"{title}, ACC by ε: {words}.",
-        {"points": points},
-        draw_effect,
-        "One seed at each ε." if len(one_seed) == len(sweep) else remark,
-    )
+    if len(one_seed) == len(sweep):
+        remark = "One seed at each ε."
+    name, title = f"threshold-{sweep[0].slug}", sweep[0].title
+    caption, alt = f"{title}: ACC and BWT against ε", f"{title}, ACC by ε: {words}."
+    return Drawing(name, caption, alt, {"points": points}, draw_effect, remark)
 
 
 def draw_effect(data: Mapping[str, Any]) -> Figure:
@@ -71,43 +65,31 @@ def draw_effect(data: Mapping[str, Any]) -> Figure:
 
 
 def _interference(sweep: Sequence[Variant], layer: str) -> Drawing:
-    lines = []
+    lines: list[dict[str, Any]] = []
     for variant in sweep:
-        recorded = [run.drift[layer] for run in variant.runs if layer in run.drift]
-        if recorded:
-            summed = _sum(recorded)
-            lines.append({"eps": variant.threshold, "edges": list(summed.edges), "density": _density(summed)})
+        if recorded := [run.drift[layer] for run in variant.runs if layer in run.drift]:
+            lines.append({"eps": variant.threshold, **_mean_density(recorded)})
     words = ", ".join(f"ε {line['eps']:g}: {_root_mean_square(line):.2g}" for line in lines)
-    return Drawing(
-        f"interference-{sweep[0].slug}-{slug(layer)}",
-        f"{sweep[0].title}: interference activation in {layer}",
-        f"Histograms of the interference activation of task 1 in layer {layer}; root mean square by threshold: {words}.",
-        {"lines": lines},
-        draw_histograms,
-    )
+    names = f"interference-{sweep[0].slug}-{slug(layer)}", f"{sweep[0].title}: interference activation in {layer}"
+    what = f"Histograms of the interference activation of task 1 in layer {layer}"
+    return Drawing(*names, f"{what}; root mean square by threshold: {words}.", {"lines": lines}, draw_histograms)
 
 
-def _sum(histograms: Sequence[DriftHistogram]) -> DriftHistogram:
+def _mean_density(histograms: Sequence[DriftHistogram]) -> dict[str, list[float]]:
     """Adds the histograms of all seeds in the widest one's bins. Runs write bins that fit; others are left out."""
-    widest = max(histograms, key=lambda histogram: histogram.edges[-1] - histogram.edges[0])
-    counts = [0.0] * len(widest.counts)
+    edges = max(histograms, key=lambda histogram: histogram.edges[-1] - histogram.edges[0]).edges
+    counts = np.zeros(len(edges) - 1)
     for histogram in histograms:
-        if _fits(histogram.edges, widest.edges):
-            for (low, high), count in zip(pairwise(histogram.edges), histogram.counts, strict=True):
-                counts[bisect(widest.edges, (low + high) / 2) - 1] += count
-    return DriftHistogram(widest.edges, tuple(counts))
+        if _fits(histogram.edges, edges):
+            middles = [(low + high) / 2 for low, high in pairwise(histogram.edges)]
+            counts += np.histogram(middles, edges, weights=histogram.counts)[0]
+    return {"edges": list(edges), "density": (counts / (counts.sum() or 1.0) / np.diff(edges)).tolist()}
 
 
 def _fits(fine: Sequence[float], coarse: Sequence[float]) -> bool:
     """Whether every bin of `fine` lies within one bin of `coarse`."""
     inside = {edge for edge in coarse if fine[0] < edge < fine[-1]}
     return coarse[0] <= fine[0] and fine[-1] <= coarse[-1] and inside <= set(fine)
-
-
-def _density(histogram: DriftHistogram) -> list[float]:
-    total = sum(histogram.counts) or 1.0
-    bins = zip(histogram.counts, pairwise(histogram.edges), strict=True)
-    return [count / total / (high - low) for count, (low, high) in bins]
 
 
 def _root_mean_square(line: Mapping[str, Any]) -> float:
@@ -118,14 +100,10 @@ def _root_mean_square(line: Mapping[str, Any]) -> float:
 def draw_histograms(data: Mapping[str, Any]) -> Figure:
     figure, axes = canvas()
     for number, line in enumerate(data["lines"]):
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        axes.stairs(
-            line["density"], line["edges"], color=colour, linestyle=dash, linewidth=1.6, label=f"ε = {line['eps']:g}"
-        )
+        own: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+        axes.stairs(line["density"], line["edges"], **own, linewidth=1.6, label=f"ε = {line['eps']:g}")
     # A few values are far out, and would leave no room for the others.
     if reach := REACH * max((_root_mean_square(line) for line in data["lines"]), default=0.0):
         axes.set_xlim(-reach, reach)
-    axes.xaxis.set_major_locator(MaxNLocator(6))  # a fixed number of ticks, so that the layout has room for the last
-    axes.set(xlabel="interference activation ΔW·x of task 1", ylabel="density")
-    legend_below(figure, axes)
-    return figure
+    # A fixed number of ticks, so that the layout has room for the last.
+    return finish(figure, axes, "interference activation ΔW·x of task 1", "density", ticks=6)

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from remnant.evaluation import average_accuracy
 
 from ..names import benchmark_title, method_title
-from ..ranks import capacities, mean_ranks
 from ..variants import Collection, Variant
-from .drawing import Drawing
-from .style import INK, REFERENCE, canvas, legend_below, look
+from .drawing import INK, REFERENCE, Drawing, canvas, finish, look
 
 MOST_POINTS = 300  # of one line
+MOST_MARKERS = 25  # of one line
 MOST_LAYERS = 8  # that lines can show; with more layers, a band shows all, and lines the fullest and the emptiest
 
 
@@ -35,19 +33,16 @@ def heat_map(variant: Variant, collection: Collection) -> Drawing | None:
     matrix = variant.mean_matrix()
     if matrix is None:
         return None
-    method, benchmark = method_title(variant.method), benchmark_title(variant.benchmark)
     matrices = [run.matrix for other in collection.of(variant.benchmark) for run in other.runs if run.matrix]
     seen = 100 * np.concatenate([each.values[np.tril_indices(each.tasks)] for each in matrices])
     scale = [int(np.nanmin(seen) // 10 * 10), int(-(-np.nanmax(seen) // 10) * 10)]
-    return Drawing(
-        f"matrix-{variant.slug}",
-        "Accuracy matrix, %",
-        f"Accuracy of {method} on each of {len(matrix)} tasks of {benchmark} after each task learnt, mean over "
-        f"{len(variant.runs)} seed(s); on average {variant.acc.mean or 0.0:.1f} % at the end. The numbers are in the table of "
-        "accuracies below it.",
-        {"rows": [row[: t + 1] for t, row in enumerate(matrix)], "scale": scale},
-        draw_heat_map,
+    alt = (
+        f"Accuracy of {method_title(variant.method)} on each of {len(matrix)} tasks of {benchmark_title(variant.benchmark)} "
+        f"after each task learnt, mean over {len(variant.runs)} seed(s); on average {variant.acc.mean or 0.0:.1f} % at the "
+        "end. The numbers are in the table of accuracies below it."
     )
+    data = {"rows": [row[: t + 1] for t, row in enumerate(matrix)], "scale": scale}
+    return Drawing(f"matrix-{variant.slug}", "Accuracy matrix, %", alt, data, draw_heat_map)
 
 
 def draw_heat_map(data: Mapping[str, Any]) -> Figure:
@@ -63,16 +58,14 @@ def draw_heat_map(data: Mapping[str, Any]) -> Figure:
                 ink = "#000000" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.45 else "#ffffff"
                 text = {"color": ink, "ha": "center", "va": "center", "fontsize": 9 if tasks < 13 else 6.5}
                 axes.text(i + 0.5, t + 0.5, f"{value:.0f}", **text)
-    axes.set_xlim(0, tasks)
-    axes.set_ylim(tasks, 0)
-    axes.set_aspect("equal")
     shown = range(0, tasks, 1 if tasks < 13 else 2)
-    axes.set_xticks([i + 0.5 for i in shown], [str(i + 1) for i in shown])
-    axes.set_yticks([i + 0.5 for i in shown], [str(i + 1) for i in shown])
+    ticks, labels = [i + 0.5 for i in shown], [str(i + 1) for i in shown]
+    axes.set(xlim=(0, tasks), ylim=(tasks, 0), aspect="equal", xlabel="accuracy on task", ylabel="after task")
+    axes.set_xticks(ticks, labels)
+    axes.set_yticks(ticks, labels)
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    axes.set(xlabel="accuracy on task", ylabel="after task")
     return figure
 
 
@@ -82,19 +75,10 @@ def sequence_curve(variant: Variant) -> Drawing | None:
     for run in variant.all_runs:
         averages = [[t + 1.0, 100 * average_accuracy(run.matrix, t)] for t in range(run.learned) if run.matrix]
         points = [point for point in averages if isfinite(point[1])]
-        if points:
-            lines.append({"label": f"seed {run.seed}" + ("" if run.result else ", unfinished"), "y": points})
-    if not any(len(line["y"]) > 1 for line in lines):
-        return None
-    ends = ", ".join(f"{line['label']} {line['y'][-1][1]:.1f} %" for line in lines)
-    return Drawing(
-        f"sequence-{variant.slug}",
-        "Mean accuracy on the tasks so far",
-        f"Mean accuracy of {method_title(variant.method)} on the tasks of {benchmark_title(variant.benchmark)} learnt so far, "
-        f"after each; at the end {ends}.",
-        {"lines": lines, "x": "tasks learnt", "y": "ACC so far, %"},
-        draw_curves,
-    )
+        lines.append({"label": f"seed {run.seed}" + ("" if run.result else ", unfinished"), "y": points})
+    names = f"sequence-{variant.slug}", "Mean accuracy on the tasks so far"
+    mean = f"Mean accuracy of {method_title(variant.method)} on the tasks of {benchmark_title(variant.benchmark)}"
+    return _curves(*names, f"{mean} learnt so far, after each", lines, ("tasks learnt", "ACC so far, %"), "{:.1f} %")
 
 
 def _metric_curve(variant: Variant, key: str, title: str, scale: float) -> Drawing | None:
@@ -103,52 +87,47 @@ def _metric_curve(variant: Variant, key: str, title: str, scale: float) -> Drawi
     for run in variant.all_runs:
         values = [(epoch, line.get(key)) for epoch, line in enumerate(run.metrics, 1)]
         points = [[epoch, scale * v] for epoch, v in values if isinstance(v, int | float) and isfinite(v)]
-        if points:
-            step = -(-len(points) // MOST_POINTS)
-            lines.append({"label": f"seed {run.seed}", "y": [*points[:-1:step], points[-1]]})
+        step = -(-len(points) // MOST_POINTS) or 1
+        lines.append({"label": f"seed {run.seed}", "y": [*points[:-1:step], *points[-1:]]})
+    names = f"{key.replace('_', '-')}-{variant.slug}", f"{title}, by epoch"
+    return _curves(*names, f"{title} over all epochs of all tasks", lines, ("epochs, over all tasks", title), "{:.3g}")
+
+
+def _curves(
+    name: str, title: str, alt: str, lines: list[dict[str, Any]], axes: tuple[str, str], form: str
+) -> Drawing | None:
+    """A figure of these lines, unless none of them has two points. `form` formats their ends for the description."""
+    lines = [line for line in lines if line["y"]]
     if not any(len(line["y"]) > 1 for line in lines):
         return None
-    ends = ", ".join(f"{line['label']} {line['y'][-1][1]:.3g}" for line in lines)
-    return Drawing(
-        f"{key.replace('_', '-')}-{variant.slug}",
-        f"{title}, by epoch",
-        f"{title} over all epochs of all tasks; at the end {ends}.",
-        {"lines": lines, "x": "epochs, over all tasks", "y": title},
-        draw_curves,
-    )
+    ends = ", ".join(f"{line['label']} {form.format(line['y'][-1][1])}" for line in lines)
+    data = {"lines": lines, "x": axes[0], "y": axes[1]}
+    return Drawing(name, title, f"{alt}; at the end {ends}.", data, draw_curves)
 
 
 def draw_curves(data: Mapping[str, Any]) -> Figure:
     figure, axes = canvas()
     for number, line in enumerate(data["lines"]):
-        colour, marker, dash = look(number)
         x, y = zip(*line["y"], strict=True)
-        shown = marker if len(x) <= 25 else None
-        axes.plot(x, y, color=colour, marker=shown, linestyle=dash, linewidth=1.4, label=line["label"])
-    axes.set(xlabel=data["x"], ylabel=data["y"])
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend_below(figure, axes)
-    return figure
+        own = look(number)._asdict() | ({} if len(x) <= MOST_MARKERS else {"marker": None})
+        axes.plot(x, y, **own, linewidth=1.4, label=line["label"])
+    return finish(figure, axes, data["x"], data["y"])
 
 
 def rank_growth(variant: Variant) -> Drawing | None:
     """The rank of each layer's basis relative to its capacity, after each task."""
-    capacity = capacities(variant)
+    capacity = variant.capacities
     layers: list[dict[str, Any]] = []
-    for layer, added in mean_ranks(variant).items():
+    for layer, added in variant.mean_ranks.items():
         if layer in capacity and added:
             shares = [100 * rank / capacity[layer] for rank in accumulate(k.mean or 0.0 for k in added)]
             layers.append({"layer": layer, "capacity": capacity[layer], "share": shares})
     if not layers:
         return None
     ends = ", ".join(f"{each['layer']} {each['share'][-1]:.0f} % of {each['capacity']}" for each in layers)
-    return Drawing(
-        f"ranks-{variant.slug}",
-        f"{benchmark_title(variant.benchmark)}: how full the memory of {method_title(variant.method)} gets",
-        f"Share of each layer's input space in the memory after each task; after the last: {ends}.",
-        {"layers": layers},
-        draw_rank_growth,
-    )
+    title = f"{benchmark_title(variant.benchmark)}: how full the memory of {method_title(variant.method)} gets"
+    alt = f"Share of each layer's input space in the memory after each task; after the last: {ends}."
+    return Drawing(f"ranks-{variant.slug}", title, alt, {"layers": layers}, draw_rank_growth)
 
 
 def draw_rank_growth(data: Mapping[str, Any]) -> Figure:
@@ -161,13 +140,8 @@ def draw_rank_growth(data: Mapping[str, Any]) -> Figure:
         band = {"color": INK, "alpha": 0.12, "linewidth": 0, "label": f"all {len(layers)} layers"}
         axes.fill_between(range(1, len(columns) + 1), list(map(min, columns)), list(map(max, columns)), **band)
     for number, layer in enumerate(shown):
-        colour, marker, dash = look(number)
-        label = f"{layer['layer']} (n = {layer['capacity']})"
-        tasks = range(1, len(layer["share"]) + 1)
-        axes.plot(tasks, layer["share"], color=colour, marker=marker, linestyle=dash, label=label)
+        tasks, label = range(1, len(layer["share"]) + 1), f"{layer['layer']} (n = {layer['capacity']})"
+        axes.plot(tasks, layer["share"], **look(number)._asdict(), label=label)
     axes.set_ylim(0, 104)
     axes.axhline(100, color=INK, **REFERENCE)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="tasks learnt", ylabel="rank k, % of capacity n")
-    legend_below(figure, axes)
-    return figure
+    return finish(figure, axes, "tasks learnt", "rank k, % of capacity n")
