@@ -102,7 +102,7 @@ class Clipped(GradientProjection):
     """Its steps differ from those that GradientProjection declares a fast form for."""
 
     def apply_gradients(self, gradients: Any) -> None:
-        super().apply_gradients([gradient.clamp(-1, 1) for gradient in gradients])
+        super().apply_gradients({parameter: gradient.clamp(-1, 1) for parameter, gradient in gradients.items()})
 
 
 class Smoothed(Finetune):

@@ -271,7 +271,7 @@ def test_every_whole_batch_of_joint_training_is_of_one_task(sizes: list[int], ba
     orders = [method.order(joint.train, batch) for _ in range(2)]
     for order in orders:
         assert torch.equal(order.sort().values, torch.arange(len(joint.train)))
-        tasks = method.task_of[joint.train.y[order]]
+        tasks = method.mixed.task_of[joint.train.y[order]]
         whole = sum(len(task.train) // batch for task in stream)
         for part in tasks.split(batch)[:whole]:
             assert len(part) == batch
@@ -298,7 +298,7 @@ def test_the_masked_loss_is_each_examples_loss_under_its_own_head() -> None:
     loss = method.loss(x, joint)
     assert loss.item() == pytest.approx(float(expected.detach()) / 30, rel=1e-12)
     gradients = method.gradients(loss)
-    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
     assert len(gradients) == len(list(net.parameters()))  # all heads learn at once
 
 

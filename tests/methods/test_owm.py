@@ -18,7 +18,7 @@ from remnant.evaluation import backward_transfer
 from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.memory import views_of
-from remnant.methods.owm import OWM, LinearProjector, Projector
+from remnant.methods.owm import OWM, Projector
 from remnant.models import Network, build
 from remnant.options import OptionError
 
@@ -45,7 +45,7 @@ def learn(method: OWM, task: int, split: Split) -> None:
 
 def projector(layer: nn.Module) -> Projector:
     (view,) = views_of(layer) or []
-    return (LinearProjector if isinstance(layer, nn.Linear) else Projector)(view)
+    return Projector(view, by_rows=isinstance(layer, nn.Linear))
 
 
 # --- P ----------------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_it_stays_symmetric_and_positive_over_thousands_of_steps_in_float32_with
 def test_projecting_inputs_is_projecting_the_gradient(bias: bool) -> None:
     layer = nn.Linear(6, 4, bias=bias).double()
     (view,) = views_of(layer) or []
-    by_input, by_gradient = LinearProjector(view), Projector(view)
+    by_input, by_gradient = (Projector(view, by_rows=by_rows) for by_rows in (True, False))
     alpha = torch.tensor(0.5, dtype=torch.float64)
     for seed in range(3):
         x = data((6,), 5, seed, torch.float64).x
@@ -117,11 +117,13 @@ def test_projecting_inputs_is_projecting_the_gradient(bias: bool) -> None:
     output = layer(x)
     loss = output.square().sum()
     found = [
-        p.project(list(torch.autograd.grad(loss, p.wanted(output), retain_graph=True))) for p in (by_input, by_gradient)
+        p.project(list(torch.autograd.grad(loss, p.differentiated(output), retain_graph=True)))
+        for p in (by_input, by_gradient)
     ]
-    for parameter, a, b in zip(by_input.parameters, *found, strict=True):
-        assert a.shape == parameter.shape
-        torch.testing.assert_close(a, b)
+    assert list(found[0]) == list(found[1]) == by_input.parameters
+    for parameter, gradient in found[0].items():
+        assert gradient.shape == parameter.shape
+        torch.testing.assert_close(gradient, found[1][parameter])
 
 
 # --- the method -------------------------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ def test_one_layer_can_be_set_by_its_name_or_pattern() -> None:
     assert alpha("alpha_start.hidden.0=3") == {"hidden.0": 3.0, "*": 1.0}
     assert alpha("alpha_start=2", "alpha_start.head=3") == {"head": 3.0, "*": 2.0}
     assert resolve("split-cifar100", "gpm", ["layer_samples.fc1=9"]).options["layer_samples"]["fc1"] == 9
-    with pytest.raises(OptionError, match=r"--set alpha_start.head=0: alpha_start takes a number above 0"):
+    with pytest.raises(OptionError, match=r"--set alpha_start.head=0: alpha_start.head takes a number above 0"):
         alpha("alpha_start.head=0")
     with pytest.raises(OptionError, match=r"alpha_start.head=1: no such setting of ewc"):
         resolve("pmnist", "ewc", ["alpha_start.head=1"])

@@ -1,4 +1,4 @@
-"""State is declared once: it is saved, restored and counted, and forgotten declarations are noticed."""
+"""State is declared once: it is saved, restored and counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.errors import UserError
 from remnant.methods import METHODS, Method
 from remnant.methods.state import Stateful
 from remnant.models import Network, build
@@ -92,61 +91,6 @@ def test_every_tensor_of_a_method_is_kept_or_follows_from_what_is(name: str, nor
     theirs = dict(found(other, name, set()))
     for path, tensor in found(one, name, set()):
         assert torch.equal(tensor.detach(), theirs[path].detach()), path
-
-
-class Plain(Method):
-    def __init__(self, network: Network, **options: Any) -> None:
-        super().__init__(network, **options)
-        self.last, self.mean, self.count, self.seen = torch.zeros(3), torch.zeros(3), 0, []
-        self.derived = torch.zeros(())
-        self.keep("total", torch.zeros(()))
-
-    def refresh(self) -> None:
-        self.derived = self.total + 1
-
-    def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
-        self.refresh()
-
-
-def reassign(method: Any) -> None:
-    method.last = torch.ones(3)
-
-
-def change_in_place(method: Any) -> None:
-    method.mean += 1
-
-
-def count(method: Any) -> None:
-    method.count += 1
-
-
-def append(method: Any) -> None:
-    method.seen.append(torch.ones(2))
-
-
-def add_attribute(method: Any) -> None:
-    method.new = torch.ones(2)
-
-
-@pytest.mark.parametrize(
-    ("mistake", "name"),
-    [(reassign, "last"), (change_in_place, "mean"), (count, "count"), (append, "seen"), (add_attribute, "new")],
-)
-def test_a_forgotten_declaration_is_noticed_at_the_first_checkpoint(mistake: Any, name: str) -> None:
-    method = Plain(network())
-    method.start(0)
-    method.state_dict()
-    mistake(method)
-    with pytest.raises(UserError, match=rf"Plain\.{name} has changed.*self\.keep\('{name}', …\)"):
-        method.state_dict()
-
-
-def test_what_is_declared_or_recomputed_may_change() -> None:
-    method = Plain(network())
-    learn(method)
-    method.total += 1  # type: ignore[attr-defined]
-    method.on_epoch_start(1, 2, 5)
-    assert method.state_dict()["total"] == 1
 
 
 class Box(Stateful):

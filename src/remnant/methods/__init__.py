@@ -4,35 +4,18 @@ from remnant.registry import Registry
 
 from .agem import AGEM
 from .base import Method
+from .baselines import Finetune, Multitask, SingleTask
 from .er import ER
 from .ewc import EWC
-from .finetune import Finetune
 from .gem import GEM
 from .gpm import GradientProjection
 from .hat import HAT
-from .multitask import Multitask
 from .ogd import OGD
 from .optimizers import OPTIMIZERS
 from .owm import OWM
-from .single_task import SingleTask
 
+_BUILT_IN = (GradientProjection, Finetune, Multitask, SingleTask, EWC, HAT, GEM, AGEM, ER, OGD, OWM)
 METHODS: Registry[type[Method]] = Registry("method", "remnant.methods")
-for _method in (GradientProjection, Finetune, Multitask, SingleTask, EWC, HAT, GEM, AGEM, ER, OGD, OWM):
-    METHODS[_method.name] = _method
+METHODS.update({method.name: method for method in _BUILT_IN})
 
-__all__ = [
-    "AGEM",
-    "ER",
-    "EWC",
-    "GEM",
-    "HAT",
-    "METHODS",
-    "OGD",
-    "OPTIMIZERS",
-    "OWM",
-    "Finetune",
-    "GradientProjection",
-    "Method",
-    "Multitask",
-    "SingleTask",
-]
+__all__ = ["METHODS", "OPTIMIZERS", "Method"]

@@ -8,19 +8,15 @@ from torch import Tensor
 from remnant.models import Network
 from remnant.options import Positive
 
-from .parts.gradients import flat, shaped
+from .parts.gradients import flat, unflat
 from .parts.replay import Episodic
 
 
 class AGEM(Episodic):
     """Steps along g if gᵀr ≥ 0, else along g − (gᵀr/rᵀr)·r, where r is the gradient on a batch from memory.
 
-    The stream's tasks share the memory evenly. A memory batch mixes all past tasks, so batch normalisation sees them mixed.
-    The first task is plain SGD.
-
-    Args:
-        memory: How many examples all tasks keep together.
-        memory_batch: How many of them r is computed from; all of them if there are fewer.
+    The stream's tasks share the `memory` evenly. The `memory_batch` mixes all past tasks, so batch normalisation sees them
+    mixed. The first task is plain SGD.
     """
 
     name = "agem"
@@ -29,14 +25,12 @@ class AGEM(Episodic):
         super().__init__(network, **options)
         self.memory_batch = memory_batch
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self.loss(x, y)
-        gradients = self.gradients(loss)
-        if len(self.memory):
-            reference = self.gradients(self.mixed_loss(*self.memory.draw(self.memory_batch)))
-            gradients = shaped(without_conflict(flat(gradients), flat(reference)), gradients)
-        self.apply_gradients(gradients)
-        return loss.detach()
+    def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
+        g = super().gradients(loss)
+        if not len(self.memory):
+            return g
+        r = super().gradients(self.mixed_loss(*self.memory.draw(self.memory_batch)))
+        return unflat(without_conflict(flat(g.values()), flat(r.values())), list(g))
 
 
 def without_conflict(gradient: Tensor, reference: Tensor) -> Tensor:

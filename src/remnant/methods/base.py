@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from remnant.data import Split, Stream, Task
+from remnant.memory import is_norm, keep_in_eval_mode
 from remnant.models import Network
 from remnant.options import checked, number
 
@@ -39,6 +40,7 @@ class Method(Stateful):
 
     name = ""
     needs_task = False  # whether `logits` must be given the right task, so that the stream must have one head per task
+    freezes_norms = False  # whether norms are learnt in the first task only, as in the paper (Sec. 6)
     logits_recordable = True  # whether validation can be captured too, because `logits` follows the rules of `step`
     lr: Tensor  # a tensor, because captured steps must follow its changes
     network: Network
@@ -52,6 +54,7 @@ class Method(Stateful):
             )
         self.device = next(network.parameters()).device
         self.task = 0
+        self.norms = [module for module in network.modules() if is_norm(module)] if self.freezes_norms else []
         self._make_optimizer: OptimizerFactory | None = None
         self._optimizer: Optimizer | None = None
         self.keep("network", network, counted=False)
@@ -66,19 +69,12 @@ class Method(Stateful):
                 setattr(cls, declaration, None)
 
     def use_optimizer(self, name: str, **options: Any) -> None:
-        """Replaces plain SGD by another optimiser, which starts with a fresh state in every task.
-
-        Args:
-            name: One of `OPTIMIZERS`, such as "adamw".
-            **options: Its options, such as `weight_decay`. The learning rate is the method's `lr`.
-        """
+        """Replaces plain SGD by one of `OPTIMIZERS` with its options. Its state starts fresh in every task."""
         self._make_optimizer = OPTIMIZERS[name](**checked(OPTIMIZERS[name], options, f"the optimizer {name}"))
 
     @property
     def uses_plain_sgd(self) -> bool:
         return self._make_optimizer is None
-
-    # --- a task ---------------------------------------------------------------------------------------------------
 
     def curriculum(self, stream: Stream) -> Sequence[Task]:
         """Returns the tasks to learn, in order."""
@@ -88,7 +84,9 @@ class Method(Stateful):
         """Prepares the first step of a task."""
         self.task = task
         self.network.train()
-        self._refresh()
+        for norm in self.norms if task > 0 else ():
+            keep_in_eval_mode(norm)
+        self.refresh()
         if self._make_optimizer is not None:
             self._optimizer = self._make_optimizer(self.parameters, self.lr)
             self.optimizer_state = initial_state(self._optimizer)
@@ -115,8 +113,6 @@ class Method(Stateful):
         logits: Tensor = self.network(x, task)
         return logits
 
-    # --- a step ---------------------------------------------------------------------------------------------------
-
     # Each step is SGD with every layer's gradient multiplied by `layer_projections()[layer]`, a matrix that is constant
     # within a task. Small fully connected networks then take it without autograd (remnant.accelerated).
     fast_form: str | None = "projected-sgd"
@@ -141,29 +137,32 @@ class Method(Stateful):
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that this task trains: the body and the task's own head."""
-        idle = {p for head in self.network.heads for p in head.parameters()} if self.network.multi_head else set()
-        idle -= set(self.head.parameters())
+        heads = [head for head in self.network.heads if head is not self.head] if self.network.multi_head else []
+        idle = parameters_of(*heads, *(self.norms if self.task > 0 else ()))
         return [p for p in self.network.parameters() if p not in idle and p.requires_grad]
 
-    def gradients(self, loss: Tensor) -> list[Tensor]:
-        return list(torch.autograd.grad(loss, self.parameters))
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """Returns the parameters that all tasks train, by name: the body without fixed norms, and a single head."""
+        own = parameters_of(*self.norms, *(self.network.heads if self.network.multi_head else ()))
+        return {name: p for name, p in self.network.named_parameters() if p not in own and p.requires_grad}
+
+    def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
+        """Returns the gradient that the step follows, by parameter."""
+        parameters = self.parameters
+        return dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
 
     @torch.no_grad()
-    def apply_gradients(self, gradients: Sequence[Tensor]) -> None:
+    def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
         """W ← W − lr·∇W in one pass over all parameters, or a step of the chosen optimiser."""
-        parameters: list[Tensor] = list(self.parameters)
         # Fused kernels expect a gradient to have the memory layout of its parameter.
-        pairs = zip(parameters, gradients, strict=True)
-        gradients = [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in pairs]
-        if self._optimizer is not None:
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
-            self._optimizer.step()
-            self._optimizer.zero_grad()
+        aligned = [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in gradients.items()]
+        if self._optimizer is None:
+            plain_sgd(list(gradients), aligned, [], lr=self.lr)
             return
-        plain_sgd(parameters, gradients, [], lr=self.lr)
-
-    # --- for the tables -------------------------------------------------------------------------------------------
+        for parameter, gradient in zip(gradients, aligned, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step()
+        self._optimizer.zero_grad()
 
     def ranks(self) -> dict[str, list[int]]:
         """Returns, per layer, how many directions each task has added. Empty for methods that keep no directions."""
@@ -173,3 +172,7 @@ class Method(Stateful):
     def capacity(self) -> float:
         """Parameters in use, relative to the network that training started with."""
         return 1.0
+
+
+def parameters_of(*modules: nn.Module) -> set[nn.Parameter]:
+    return {parameter for module in modules for parameter in module.parameters()}

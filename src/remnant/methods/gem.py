@@ -1,7 +1,5 @@
 """Gradient Episodic Memory (Lopez-Paz & Ranzato, 2017): never step uphill on any past task's remembered examples."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch
@@ -11,42 +9,33 @@ from torch.func import functional_call, grad, vmap
 from remnant.models import Network
 from remnant.options import number
 
-from .parts.gradients import default_layout, flat, shaped
+from .parts.gradients import default_layout, flat, unflat
 from .parts.replay import Episodic
 
 CHUNK = 4096  # a GPU sums an inner product over a million entries faster as many short ones
 EVERY_SET = 10  # up to so many variables, all sets of positive variables are tried
 SETS, ROUNDS = 256, 12  # with more variables: sets tried at once, and how often each is improved
 RIDGE = 1e-12  # relative, far below the accuracy needed: equal constraints then have one solution
+Gamma = Annotated[float, number(0, 100)]
+Ridge = Annotated[float, number(0, 1000)]
 
 
 class GEM(Episodic):
     """Steps along g if Gg ≥ 0, else along g̃ = g + Gᵀv. Each row of G is the gradient on one past task's memory.
 
-    v minimises ½vᵀGGᵀv + gᵀGᵀv over v ≥ γ. At γ = 0, g̃ is the vector nearest to g with Gg̃ ≥ 0. The stream's tasks share the
-    memory evenly. Every step uses all of it, in one pass that is vectorised over tasks: batch normalisation sees one task at
-    a time, and running statistics do not change.
+    v minimises ½vᵀGGᵀv + gᵀGᵀv over v ≥ γ, the `memory_strength`. At γ = 0, g̃ is the vector nearest to g with Gg̃ ≥ 0. The
+    `ridge` is added to the diagonal of GGᵀ, as in the published code. It bounds v where the network knows a memory by heart,
+    so that its gradient is mostly noise; the constraints then hold only approximately.
 
-    Args:
-        memory: How many examples all tasks keep together.
-        memory_strength: γ.
-        ridge: Added to the diagonal of GGᵀ, as in the published code. It bounds v where the network knows a memory by heart,
-            so that its gradient is mostly noise; the constraints then hold only approximately.
+    The stream's tasks share the `memory` evenly. Every step uses all of it, in one pass that is vectorised over tasks: batch
+    normalisation sees one task at a time, and running statistics do not change.
     """
 
     name = "gem"
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        memory_strength: Annotated[float, number(0, 100)] = 0.5,
-        ridge: Annotated[float, number(0, 1000)] = 1e-3,
-        **options: Any,
-    ) -> None:
+    def __init__(self, network: Network, *, memory_strength: Gamma = 0.5, ridge: Ridge = 1e-3, **options: Any) -> None:
         super().__init__(network, **options)
         self.memory_strength, self.ridge = memory_strength, ridge
-        self.names = {id(parameter): f"network.{name}" for name, parameter in network.named_parameters()}
 
     def refresh(self) -> None:
         """Arranges the memory as a step reads it: one batch per task."""
@@ -55,22 +44,19 @@ class GEM(Episodic):
             self.past_x = default_layout(x)
             self.solver = NonNegativeQuadratic(len(self.past_labels), self.device)
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self.loss(x, y)
-        gradients = self.gradients(loss)
-        if len(self.memory):
-            past = self.past_gradients()
-            vector = without_conflicts(flat(gradients), past, self.memory_strength, self.ridge, self.solver)
-            gradients = shaped(vector, gradients)
-        self.apply_gradients(gradients)
-        return loss.detach()
+    def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
+        g = super().gradients(loss)
+        if not len(self.memory):
+            return g
+        G = self.past_gradients()
+        return unflat(without_conflicts(flat(g.values()), G, self.memory_strength, self.ridge, self.solver), list(g))
 
     def past_gradients(self) -> Tensor:
         """G: the gradient of the loss on each past task's memory."""
-        tasks = len(self.past_labels)
-        parameters = {self.names[id(p)]: default_layout(p.detach()) for p in self.parameters}
+        tasks, own = len(self.past_labels), set(self.parameters)
+        parameters = {name: default_layout(p.detach()) for name, p in self.mixed.named_parameters() if p in own}
         # Copies, because a pass in training mode changes running statistics.
-        buffers = {f"network.{name}": b.expand(tasks, *b.shape).clone() for name, b in self.network.named_buffers()}
+        buffers = {name: b.expand(tasks, *b.shape).clone() for name, b in self.mixed.named_buffers()}
 
         def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, labels: Tensor) -> Tensor:
             result: Tensor = functional_call(self.mixed, {**parameters, **buffers}, (x, labels, self.task + 1))
@@ -78,7 +64,56 @@ class GEM(Episodic):
 
         per_task = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="different")
         rows: dict[str, Tensor] = per_task(parameters, buffers, self.past_x, self.past_labels)
-        return flat(list(rows.values()), batch=1)
+        return flat(rows.values(), batch=1)
+
+
+class NonNegativeQuadratic:
+    """Minimises ½vᵀPv + qᵀv over v ≥ 0 on the device, with P positive semi-definite and q in its range, both float64.
+
+    P·v = −q holds on the set of positive variables. So many sets are tried as one batch of linear systems, negative results
+    are cut to 0, and the lowest point wins. Up to `EVERY_SET` variables all sets are tried, which is exact. With more, block
+    principal pivoting improves `SETS` sets `ROUNDS` times: a variable enters where the slope Pv + q is negative and leaves
+    where its value is. The first set swaps all of those, the others a fixed random half, so that they do not cycle together.
+    The elimination is written out because a library's solver would report to the host.
+    """
+
+    def __init__(self, variables: int, device: torch.device) -> None:
+        if variables <= EVERY_SET:
+            sets = (torch.arange(2**variables)[:, None] >> torch.arange(variables)) & 1 == 1
+            swaps = torch.zeros(0, dtype=torch.bool)
+        else:
+            sets = torch.zeros(SETS, variables, dtype=torch.bool)
+            own = torch.Generator().manual_seed(0)  # the same problem has the same solution
+            swaps = torch.rand(ROUNDS - 1, SETS, variables, generator=own) < 0.5
+            swaps[:, 0] = True
+        self.sets, self.swaps = sets.to(device), swaps.to(device)
+        self.identity = torch.eye(variables, dtype=torch.float64, device=device)
+        self.ridge = 1 + RIDGE * self.identity
+
+    def solve(self, P: Tensor, q: Tensor) -> Tensor:
+        P = P * self.ridge
+        sets, points = self.sets, [self._points(P, q, self.sets)]
+        for swaps in self.swaps:
+            wrong = torch.where(sets, points[-1], torch.addmm(q, points[-1], P)) < 0
+            sets = sets ^ (wrong & swaps)
+            points.append(self._points(P, q, sets))
+        tried = torch.cat(points).clamp(min=0)
+        heights = torch.linalg.vecdot(torch.addmm(q, tried, P, alpha=0.5), tried)
+        # A singular system may give NaN.
+        best = heights.nan_to_num(torch.inf, neginf=torch.inf).argmin(keepdim=True)
+        return tried.index_select(0, best)[0]
+
+    def _points(self, P: Tensor, q: Tensor, sets: Tensor) -> Tensor:
+        """For each set, v with P·v = −q on the set and 0 elsewhere: Gauss–Jordan; such a P needs no row exchanges."""
+        on = sets.to(P.dtype)
+        both = on[:, :, None] * on[:, None, :]
+        outside = self.identity * (1 - on)[:, :, None]
+        tableau = torch.cat([torch.addcmul(outside, both, P), (on * -q)[:, :, None]], dim=2)
+        for pivot in range(len(q)):
+            row = tableau[:, pivot : pivot + 1, 1:] / tableau[:, pivot : pivot + 1, :1]
+            column = tableau[:, :, :1] - self.identity[:, pivot : pivot + 1]
+            tableau = torch.addcmul(tableau[:, :, 1:], column, row, value=-1)
+        return tableau[:, :, 0]
 
 
 def without_conflicts(
@@ -101,57 +136,3 @@ def gram(rows: Tensor) -> Tensor:
     first, rest = rows[:, : whole * CHUNK], rows[:, whole * CHUNK :]
     chunks = first.view(len(rows), whole, CHUNK).transpose(0, 1)
     return torch.bmm(chunks, chunks.mT).sum(0) + rest @ rest.mT
-
-
-class NonNegativeQuadratic:
-    """Minimises ½vᵀPv + qᵀv over v ≥ 0 on the device, with P positive semi-definite and q in its range, both float64.
-
-    If the positive variables of the solution were known, the rest would be a linear system: P·v = −q on those. So many sets
-    of variables are tried as one batch of systems, negative results are cut to 0, and the lowest point wins. Up to
-    `EVERY_SET` variables all sets are tried, and the solution is exact. With more, each of `SETS` sets is improved `ROUNDS`
-    times by block principal pivoting: a variable enters where the slope Pv + q is negative and leaves where its value is. The
-    first set swaps all of those at once, the others a fixed random half, which keeps them from cycling together.
-
-    Nothing branches on a number, and the elimination is written out because a library's solver would report to the host.
-    """
-
-    def __init__(self, variables: int, device: torch.device) -> None:
-        if variables <= EVERY_SET:
-            sets = (torch.arange(2**variables)[:, None] >> torch.arange(variables)) & 1 == 1
-            swaps = torch.zeros(0, dtype=torch.bool)
-        else:
-            sets = torch.zeros(SETS, variables, dtype=torch.bool)
-            own = torch.Generator().manual_seed(0)  # the same problem has the same solution
-            swaps = torch.rand(ROUNDS - 1, SETS, variables, generator=own) < 0.5
-            swaps[:, 0] = True
-        self.sets, self.swaps = sets.to(device), swaps.to(device)
-        self.identity = torch.eye(variables, dtype=torch.float64, device=device)
-        self.ridge = 1 + RIDGE * self.identity
-
-    def solve(self, P: Tensor, q: Tensor) -> Tensor:
-        P = P * self.ridge
-        sets = self.sets
-        points = self._points(P, q, sets)
-        candidates = [points]
-        for swaps in self.swaps:
-            wrong = torch.where(sets, points, torch.addmm(q, points, P)) < 0
-            sets = sets ^ (wrong & swaps)
-            points = self._points(P, q, sets)
-            candidates.append(points)
-        tried = torch.cat(candidates).clamp(min=0)
-        heights = torch.linalg.vecdot(torch.addmm(q, tried, P, alpha=0.5), tried)
-        # A singular system may give NaN.
-        best = heights.nan_to_num(torch.inf, neginf=torch.inf).argmin(keepdim=True)
-        return tried.index_select(0, best)[0]
-
-    def _points(self, P: Tensor, q: Tensor, sets: Tensor) -> Tensor:
-        """For each set, v with P·v = −q on the set and 0 elsewhere: Gauss–Jordan; such a P needs no row exchanges."""
-        on = sets.to(P.dtype)
-        both = on[:, :, None] * on[:, None, :]
-        outside = self.identity * (1 - on)[:, :, None]
-        tableau = torch.cat([torch.addcmul(outside, both, P), (on * -q)[:, :, None]], dim=2)
-        for pivot in range(len(q)):
-            row = tableau[:, pivot : pivot + 1, 1:] / tableau[:, pivot : pivot + 1, :1]
-            column = tableau[:, :, :1] - self.identity[:, pivot : pivot + 1]
-            tableau = torch.addcmul(tableau[:, :, 1:], column, row, value=-1)
-        return tableau[:, :, 0]

@@ -17,11 +17,9 @@ from .base import Method
 class GradientProjection(Method):
     """Steps along the part of the gradient that is orthogonal to the inputs of past tasks (Eq. 6–7).
 
-    Args:
-        threshold: ε, as a number, as `{"start": ε₀, "step": δ}` for ε₀ + δ·t, or as `{"layers": {pattern: ε}}`.
-        samples: How many random training examples represent a task.
-        layer_samples: For layer-name patterns, how many of those examples are enough.
-        rank_rule: "paper" for Eq. 5, or "authors" for the count of the published scripts.
+    `threshold` is ε: a number, `{"start": ε₀, "step": δ}` for ε₀ + δ·t, or `{"layers": {pattern: ε}}`. Random `samples` of a
+    task represent it; `layer_samples` gives layers, by name pattern, fewer of them. `rank_rule` is "paper" for Eq. 5, or
+    "authors" for the count of the published scripts.
     """
 
     name = "gpm"
@@ -43,23 +41,22 @@ class GradientProjection(Method):
         exclude = ["heads.*"] if network.multi_head else []
         memory = GPM(network, threshold, exclude=exclude, rank_rule=rank_rule)
         by_layer(layer_samples or {}, memory.subspaces, "layer_samples")  # refuses unknown layers before training
-        self.keep("memory", memory, counted=lambda memory: memory.report().nbytes)
+        self.keep("memory", memory)
         self.projector = StepProjector(memory)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The task's parameters without those that the memory freezes, which need no gradient."""
-        frozen = {id(p) for p in self.projector.frozen_parameters}
-        return [p for p in super().parameters if id(p) not in frozen]
+        frozen = set(self.projector.frozen_parameters)
+        return [p for p in super().parameters if p not in frozen]
 
     fast_form = "projected-sgd"
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         with self.projector.through_inputs(len(x)):
             loss = self.loss(x, y)
-            gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, self.gradients(loss), strict=True))
-            self.projector.project(gradients)
-        self.apply_gradients(list(gradients.values()))
+            gradients = self.projector.project(self.gradients(loss))
+        self.apply_gradients(gradients)
         if not self.uses_plain_sgd:
             self.memory.restore()  # the step of another optimiser is no multiple of the projected gradient
         return loss.detach()
@@ -77,6 +74,10 @@ class GradientProjection(Method):
         self.memory.consolidate(
             [train.x[chosen]], layer_samples=self.layer_samples, forward=lambda network, x: network(x, task)
         )
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.report().nbytes
 
     def ranks(self) -> dict[str, list[int]]:
         return {layer.name: list(layer.added) for layer in self.memory.report().layers}

@@ -1,9 +1,7 @@
 """Hard attention to the task (Serrà et al., 2018): every task learns which units it uses, and their weights stay."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,56 +12,53 @@ from remnant.data import Split
 from remnant.models import Network, Units
 from remnant.options import number
 
-from .parts.fixed_norm import FixedNorm
+from .base import Method, parameters_of
 
 EMBEDDING_LIMIT = 6.0  # beyond ±6, σ is flat even at s = 1
 COSH_LIMIT = 50.0  # s·e is cut off here in the compensation, or cosh would overflow
 GRADIENT_LIMIT = 1e4  # gradients are scaled down to this norm
 TINY = 1e-12
+Hardness = Annotated[float, number(1, 1e6)]
+Price = Annotated[float, number(0, 1e3)]
 
 
-class HAT(FixedNorm):
+class HAT(Method):
     """SGD on loss + c·Σ a(1 − a_<t)/Σ (1 − a_<t), through masks a = σ(s·e) on the units of every layer but the head.
 
     s rises from 1/s_max to s_max in every epoch, and is s_max at test time. a_<t is the largest mask of the earlier tasks. It
     scales gradients: a weight's by 1 − min(a_<t of its output unit, a_<t of its input unit), a bias's by 1 − a_<t of its unit.
-    Norms belong to the first task. The network says where its units are (`Network.wiring`): at the output of their layer or
-    norm, or after ReLU, dropout and pooling, which let a mask through.
-
-    Args:
-        s_max: How hard the masks are at test time.
-        sparsity: c, the price of a unit that no earlier task has used.
+    c is the `sparsity`, the price of units that no earlier task has used. Norms belong to the first task. The network says
+    where its units are (`Network.wiring`): at the output of their layer or norm, or after ReLU, dropout and pooling, which let
+    a mask through.
     """
 
     name = "hat"
+    freezes_norms = True
     needs_task = True
-    masks: Masks
+    masks: "Masks"
     scale: Tensor  # s
     rise: Tensor  # of s, from one step to the next
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        s_max: Annotated[float, number(1, 1e6)] = 400.0,
-        sparsity: Annotated[float, number(0, 1e3)] = 0.75,
-        **options: Any,
-    ) -> None:
+    def __init__(self, network: Network, *, s_max: Hardness = 400.0, sparsity: Price = 0.75, **options: Any) -> None:
         super().__init__(network, **options)
         self.s_max, self.sparsity = s_max, sparsity
         self.units = network.wiring()
-        _check_wiring(network, self.units)
         self.keep("masks", Masks(self.units, len(network.classes), network.example))
         network.masks = self.masks  # part of the network, so that early stopping restores the embeddings too
         self.keep("scale", self.masks.past.new_tensor(1 / s_max), counted=False)
         self.keep("rise", torch.zeros_like(self.scale), counted=False)
         self.refresh()
+        covered = parameters_of(network.heads, self.masks) | self.free.keys()
+        if left := [name for name, p in network.named_parameters() if p not in covered and p.requires_grad]:
+            kind = type(network).__name__
+            raise ValueError(f"{kind}.wiring leaves out {', '.join(left)}: HAT could not protect them.")
 
     def refresh(self) -> None:
         """Computes what past masks leave to a task: each parameter's share, and the price of each unit."""
+        self.embedding: nn.Parameter = self.masks.embeddings[self.task]
         past = dict(zip(self.units, self.masks.past.split(self.masks.sizes), strict=True))
-        fixed = self.fixed
-        self.free = {p: share for p, share in _free_shares(self.units, past) if p not in fixed}
+        fixed = parameters_of(*self.norms) if self.task > 0 else ()
+        self.free = {p: share for p, share in _free_shares(past) if p not in fixed}
         unused = 1 - self.masks.past
         self.price = self.sparsity * unused / unused.sum().clamp(min=TINY)
 
@@ -71,11 +66,6 @@ class HAT(FixedNorm):
         """s = 1/s_max + (s_max − 1/s_max)·b/(B − 1) at step b = 0, …, B − 1."""
         self.scale.fill_(1 / self.s_max)
         self.rise.fill_((self.s_max - 1 / self.s_max) / max(1, steps - 1))
-
-    @property
-    def embedding(self) -> nn.Parameter:
-        embedding: nn.Parameter = self.masks.embeddings[self.task]
-        return embedding
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -87,22 +77,26 @@ class HAT(FixedNorm):
         with self.masks.shown(masks):
             return super().loss(x, y) + masks @ self.price
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self.loss(x, y)
-        gradients = self.gradients(loss)
-        body = torch._foreach_mul(gradients[: len(self.free)], list(self.free.values()))
-        embedding = gradients[-1] * self.compensation()
-        self.apply_gradients(clipped([*body, *gradients[len(self.free) : -1], embedding]))
-        with torch.no_grad():
-            self.embedding.clamp_(-EMBEDDING_LIMIT, EMBEDDING_LIMIT)
-        self.scale += self.rise
-        return loss.detach()
+    def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
+        """Scales gradients by what past masks leave free, compensates the embedding's, and limits their joint norm."""
+        gradients = super().gradients(loss)
+        free = torch._foreach_mul([gradients[p] for p in self.free], list(self.free.values()))
+        gradients.update(zip(self.free, free, strict=True))
+        gradients[self.embedding] = gradients[self.embedding] * self.compensation()
+        return dict(zip(gradients, clipped(list(gradients.values())), strict=True))
 
     def compensation(self) -> Tensor:
         """s_max/s·(cosh(s·e) + 1)/(cosh(e) + 1): scales ∂a/∂e at this s to the slope that σ(e) would have at s_max."""
         e = self.embedding.detach()
         steep = torch.cosh((self.scale * e).clamp(-COSH_LIMIT, COSH_LIMIT)) + 1
         return self.s_max / self.scale * steep / (torch.cosh(e) + 1)
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = super().step(x, y)
+        with torch.no_grad():
+            self.embedding.clamp_(-EMBEDDING_LIMIT, EMBEDDING_LIMIT)
+        self.scale += self.rise
+        return loss
 
     def finish(self, task: int, train: Split) -> None:
         """a_<t+1 = max(a_<t, a), at s_max."""
@@ -116,40 +110,30 @@ class HAT(FixedNorm):
 
 
 class Masks(nn.Module):
-    """An embedding e ~ N(0, 1) per unit and task, one vector for all layers, and the largest past mask.
-
-    Hooks apply masks to the network's units inside `shown`; outside, the network is unmasked.
-    """
+    """An embedding e ~ N(0, 1) per unit and task, one vector for all layers, and the largest past mask."""
 
     past: Tensor
 
     def __init__(self, units: Sequence[Units], tasks: int, like: Tensor) -> None:
         super().__init__()
-        self.sizes = [each.count for each in units]
-        total = sum(self.sizes)
-        self.embeddings = nn.ParameterList(
-            torch.randn(total, dtype=like.dtype, device=like.device) for _ in range(tasks)
-        )
-        self.register_buffer("past", like.new_zeros(total))
-        self._shown: tuple[Tensor, ...] = ()
-        for position, each in enumerate(units):
-            each.at.register_forward_hook(partial(self._mask, position))
+        self.units, self.sizes = units, [each.count for each in units]
+        self.register_buffer("past", like.new_zeros(sum(self.sizes)))
+        self.embeddings = nn.ParameterList(torch.randn_like(self.past) for _ in range(tasks))
 
     def hard(self, task: int, s_max: float) -> Tensor:
         return torch.sigmoid(s_max * self.embeddings[task].detach())
 
     @contextmanager
     def shown(self, masks: Tensor) -> Iterator[None]:
-        self._shown = masks.split(self.sizes)
-        try:
-            yield
-        finally:
-            self._shown = ()
+        """Multiplies the network's units by their masks inside the block."""
 
-    def _mask(self, position: int, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        if not self._shown:
-            return output
-        return output * self._shown[position].view(-1, *(1 for _ in output.shape[2:]))
+        def multiply(mask: Tensor, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            return output * mask.view(-1, *(1 for _ in output.shape[2:]))
+
+        with ExitStack() as hooks:
+            for units, mask in zip(self.units, masks.split(self.sizes), strict=True):
+                hooks.enter_context(units.at.register_forward_hook(partial(multiply, mask)))
+            yield
 
 
 def clipped(gradients: list[Tensor]) -> list[Tensor]:
@@ -158,31 +142,14 @@ def clipped(gradients: list[Tensor]) -> list[Tensor]:
     return list(torch._foreach_mul(gradients, (GRADIENT_LIMIT / length.clamp(min=TINY)).clamp(max=1)))
 
 
-def _check_wiring(network: Network, units: Sequence[Units]) -> None:
-    """Refuses a network with parameters that belong to no units: they could not be protected."""
-    body = [p for each in units for layer, norm, _ in each.made_by for p in _parameters(layer, norm)]
-    made = {*body, *network.heads.parameters()}
-    left = [name for name, p in network.named_parameters() if p not in made and p.requires_grad]
-    if left:
-        raise ValueError(f"{type(network).__name__}.wiring leaves out {', '.join(left)}: HAT could not protect them.")
-
-
-def _free_shares(units: Sequence[Units], past: dict[Units, Tensor]) -> Iterator[tuple[nn.Parameter, Tensor]]:
+def _free_shares(past: dict[Units, Tensor]) -> Iterator[tuple[nn.Parameter, Tensor]]:
     """1 − min(a_out, a_in) for weights; 1 − a_out for weights of the first layer, biases and norms."""
-    for each in units:
-        out = past[each]
-        for layer, norm, reads in each.made_by:
-            for parameter in _parameters(layer, norm):
-                taken = out
-                if parameter is layer.weight:
-                    taken = out[:, None]
-                    if reads is not None:  # a flattened channel feeds several adjacent columns
-                        columns = past[reads].repeat_interleave(parameter.shape[1] // reads.count)
-                        taken = torch.minimum(taken, columns)
-                    taken = taken.view(*taken.shape, *(1 for _ in parameter.shape[2:]))
-                # The parameter's memory layout lets one pass multiply all gradients.
-                yield parameter, torch.empty_like(parameter).copy_(1 - taken)
-
-
-def _parameters(layer: nn.Module, norm: nn.Module | None) -> list[nn.Parameter]:
-    return [p for module in (layer, norm) if module is not None for p in module.parameters() if p.requires_grad]
+    for units, out in past.items():
+        for layer, norm, reads in units.made_by:
+            for p in [*layer.parameters(), *(norm.parameters() if norm is not None else ())]:
+                taken = out.view(-1, *(1 for _ in p.shape[1:]))
+                if p is layer.weight and reads is not None:  # a flattened channel feeds several adjacent columns
+                    columns = past[reads].repeat_interleave(p.shape[1] // reads.count)
+                    taken = torch.minimum(taken, columns.view(-1, *(1 for _ in p.shape[2:])))
+                if p.requires_grad:  # the parameter's memory layout lets one pass multiply all gradients
+                    yield p, torch.empty_like(p).copy_(1 - taken)

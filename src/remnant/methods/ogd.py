@@ -10,24 +10,22 @@ from remnant.memory import ConsolidationError
 from remnant.models import Network
 from remnant.options import Positive
 
-from .parts.fixed_norm import FixedNorm
-from .parts.gradients import flat, shaped
+from .base import Method
+from .parts.gradients import flat, unflat
 
 BLOCK = 256  # rows of Q that are in float64 at a time
 ROUNDING = 1e-5  # a direction shorter than this, relative to the largest gradient, is float32's rounding of zero
 
 
-class OGD(FixedNorm):
+class OGD(Method):
     """Steps along g − Qᵀ·(Q·g). The rows of Q are an orthonormal basis of gradients stored for past tasks.
 
-    After each task, Q gains the gradients of the true class's logit at random training examples. Such a gradient is one long
-    vector over all shared parameters (`shared_parameters`).
-
-    Args:
-        samples: How many examples per task. Q then holds up to `samples` numbers per weight and task.
+    After each task, Q gains the gradients of the true class's logit at random training examples, up to `samples` rows. Such
+    a gradient is one long vector over all shared parameters (`shared_parameters`).
     """
 
     name = "ogd"
+    freezes_norms = True
     Q: Tensor
 
     def __init__(self, network: Network, *, samples: Positive = 200, **options: Any) -> None:
@@ -37,15 +35,12 @@ class OGD(FixedNorm):
         size = sum(p.numel() for p in self.protected)
         self.keep("Q", self.protected[0].detach().new_zeros(0, size), per_step=False)
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self.loss(x, y)
-        gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, self.gradients(loss), strict=True))
+    def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
+        gradients = super().gradients(loss)
         if len(self.Q):
-            g = flat([gradients[p] for p in self.protected])
-            projected = torch.addmv(g, self.Q.mT, self.Q @ g, alpha=-1)
-            gradients.update(zip(self.protected, shaped(projected, self.protected), strict=True))
-        self.apply_gradients(list(gradients.values()))
-        return loss.detach()
+            g = flat(gradients[p] for p in self.protected)
+            gradients |= unflat(torch.addmv(g, self.Q.mT, self.Q @ g, alpha=-1), self.protected)
+        return gradients
 
     def finish(self, task: int, train: Split) -> None:
         chosen = torch.randperm(len(train), device=self.device)[: self.samples]

@@ -14,9 +14,9 @@ from scipy import stats
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.methods.parts.gradients import flat, shaped
-from remnant.methods.parts.mixed import NO_LABEL, MixedLoss
-from remnant.methods.parts.replay import Episodes, Reservoir
+from remnant.methods.er import Reservoir
+from remnant.methods.parts.gradients import flat, unflat
+from remnant.methods.parts.replay import NO_LABEL, Episodes, MixedLoss
 from remnant.models import build
 
 
@@ -204,10 +204,10 @@ def test_the_mixed_loss_is_each_examples_loss_under_its_own_head(classes: int | 
     assert loss(x, some, 3).item() == pytest.approx(torch.stack(each[1::2]).mean().item(), rel=1e-12)
 
 
-def test_flat_and_shaped_undo_each_other() -> None:
+def test_flat_and_unflat_undo_each_other() -> None:
     tensors: list[Any] = [torch.randn(2, 3).T, torch.randn(4), torch.randn(1, 2, 2)]
     vector = flat(tensors)
     assert vector.shape == (14,)
-    assert all(torch.equal(a, b) for a, b in zip(shaped(vector, tensors), tensors, strict=True))
+    assert all(torch.equal(a, b) for a, b in unflat(vector, tensors).items())
     stacked = flat([torch.stack([t, 2 * t]) for t in tensors], batch=1)
     assert torch.equal(stacked, torch.stack([vector, 2 * vector]))

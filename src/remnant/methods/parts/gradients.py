@@ -1,20 +1,20 @@
 """Gradients of all parameters as one vector, and gradients that are vectorised over batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 
-def flat(tensors: Sequence[Tensor], *, batch: int = 0) -> Tensor:
+def flat(tensors: Iterable[Tensor], *, batch: int = 0) -> Tensor:
     """Concatenates all entries; the first `batch` dimensions stay."""
     return torch.cat([tensor.flatten(batch) for tensor in tensors], dim=-1)
 
 
-def shaped(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Undoes `flat`: views of the vector with the shapes of `like`."""
-    parts = vector.split([tensor.numel() for tensor in like])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+def unflat(vector: Tensor, parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Undoes `flat`: each parameter's part of the vector, in its shape."""
+    parts = vector.split([parameter.numel() for parameter in parameters])
+    return {parameter: part.view(parameter.shape) for parameter, part in zip(parameters, parts, strict=True)}
 
 
 def default_layout(tensor: Tensor) -> Tensor:

@@ -1,34 +1,65 @@
-"""Methods that keep examples of past tasks, and two memories for them: a reservoir, and a fixed share per task."""
+"""Batches that mix tasks: their loss, and a memory with a share of examples for every past task."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from remnant.data import Split, Stream, Task
 from remnant.models import Network
 from remnant.options import Positive
 
-from ..base import Method
+from ..base import Method, parameters_of
 from ..state import Stateful
-from .mixed import NO_LABEL, MixedLoss
+
+NO_LABEL = -1  # marks a row that only fills the batch and has no weight in the loss
+
+
+class MixedLoss(nn.Module):
+    """Mean cross-entropy of examples of several tasks, each scored by the head of its own task.
+
+    With one head per task, labels are numbered through all heads, and an example's scores from other tasks' heads are masked.
+    All heads form one matrix, so twenty heads take as many kernels as two.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        sizes = network.classes
+        self.offsets = [sum(sizes[:t]) for t in range(len(sizes))]
+        self.task_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(network.example.device)
+        # others[c] marks the outputs of the tasks that class c does not belong to.
+        self.others = self.task_of[:, None] != self.task_of[None, :]
+
+    def labels(self, y: Tensor, task: int) -> Tensor:
+        """Numbers a task's own labels through all heads."""
+        return y + self.offsets[task] if self.network.multi_head else y
+
+    def forward(self, x: Tensor, labels: Tensor, tasks: int) -> Tensor:
+        """Returns the loss of examples of the first `tasks` tasks."""
+        if not self.network.multi_head:
+            return F.cross_entropy(self.network(x), labels, ignore_index=NO_LABEL)
+        heads = [self.network.head_of(task) for task in range(tasks)]
+        weight = torch.cat([head.weight for head in heads])
+        bias = torch.cat([head.bias for head in heads]) if heads[0].bias is not None else None
+        scores = F.linear(self.network.features(x), weight, bias)
+        # NO_LABEL, -1, selects the last row, so that no example has all its scores masked.
+        others = self.others[: len(weight), : len(weight)][labels]
+        return F.cross_entropy(scores.masked_fill(others, -torch.inf), labels, ignore_index=NO_LABEL)
 
 
 class Replay(Method):
-    """Trains the body and the heads of all tasks so far. Remembered examples use the head of their own task."""
+    """Trains the body and the heads of all tasks so far."""
 
-    def __init__(self, network: Network, *, memory: Any, **options: Any) -> None:
+    def __init__(self, network: Network, **options: Any) -> None:
         super().__init__(network, **options)
-        self.keep("memory", memory)
         self.mixed = MixedLoss(network)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        later: Iterable[nn.Module] = self.network.heads[self.task + 1 :] if self.network.multi_head else []
-        idle = {p for head in later for p in head.parameters()}
+        idle = parameters_of(*list(self.network.heads)[self.task + 1 :]) if self.network.multi_head else ()
         return [p for p in self.network.parameters() if p not in idle and p.requires_grad]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -36,17 +67,17 @@ class Replay(Method):
 
     def mixed_loss(self, x: Tensor, labels: Tensor) -> Tensor:
         """The loss of examples of this task and earlier ones, with labels numbered through all heads."""
-        loss: Tensor = self.mixed(x, labels, self.task + 1)
-        return loss
+        return self.mixed.forward(x, labels, self.task + 1)
 
 
 class Episodic(Replay):
-    """Remembers a share of every task, chosen when the task ends."""
+    """Remembers a share of every task, chosen when the task ends. `memory` is the number of examples in all."""
 
-    memory: Episodes
+    memory: "Episodes"
 
     def __init__(self, network: Network, *, memory: Positive = 1000, **options: Any) -> None:
-        super().__init__(network, memory=Episodes(memory, network.example), **options)
+        super().__init__(network, **options)
+        self.keep("memory", Episodes(memory, network.example))
 
     def curriculum(self, stream: Stream) -> Sequence[Task]:
         self.memory.tasks = len(stream)
@@ -54,50 +85,6 @@ class Episodic(Replay):
 
     def finish(self, task: int, train: Split) -> None:
         self.memory.add(train, self.mixed.labels(train.y, task))
-
-
-class Reservoir(Stateful):
-    """A uniform sample of all examples offered so far.
-
-    The n-th example is kept with probability size/n, at a random place: ⌊u·n⌋ with u from [0, 1), if that is below `size`.
-    While there is room it takes the next place. An example that is offered twice counts twice.
-    """
-
-    x: Tensor
-    labels: Tensor
-    offered: Tensor
-
-    def __init__(self, size: int, example: Tensor) -> None:
-        self.size, self.device = size, example.device
-
-        def kept_bytes(rows: Tensor) -> int:
-            return rows[:size].nbytes
-
-        # Rejected examples go into one row too many, so that a step always writes a whole batch.
-        self.keep("x", example.new_zeros(size + 1, *example.shape), counted=kept_bytes)
-        self.keep("labels", torch.full((size + 1,), NO_LABEL, device=self.device), counted=kept_bytes)
-        self.keep("offered", torch.zeros((), dtype=torch.int64, device=self.device), counted=False)
-
-    def offer(self, x: Tensor, labels: Tensor) -> None:
-        place = self.places(len(labels))
-        self.x.index_copy_(0, place, x)
-        self.labels.index_copy_(0, place, labels)
-        self.offered += len(labels)
-
-    def places(self, count: int) -> Tensor:
-        """Returns the rows for the next `count` examples; `size`, the row too many, for those that are rejected."""
-        number = torch.arange(1, count + 1, device=self.device) + self.offered
-        chance = torch.rand(count, dtype=torch.float64, device=self.device)  # float32 is too coarse for millions
-        place = torch.where(number > self.size, (chance * number).long(), number - 1).clamp(max=self.size)
-        # If two examples share a place, only the later one is written: a GPU writes in no fixed order.
-        replaced = (place[:, None] == place).triu(1).any(1)
-        return place.masked_fill(replaced, self.size)
-
-    def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` random examples with replacement; blank ones without a label while the memory is empty."""
-        kept = self.offered.clamp(max=self.size)
-        place = (torch.rand(count, dtype=torch.float64, device=self.device) * kept).long()
-        return self.x[place], self.labels[place]
 
 
 class Episodes(Stateful):
@@ -127,10 +114,14 @@ class Episodes(Stateful):
         tasks = max(self.tasks, seen)
         share = [self.size // tasks + (task < self.size % tasks) for task in range(seen)]
         chosen = torch.randperm(len(train), device=self.device)[: share[-1]]
-        # A task's examples are in random order, so the first of them are a random choice.
-        self.x = _firsts(self.x, self.counts, share, train.x[chosen])
-        self.labels = _firsts(self.labels, self.counts, share, labels[chosen])
-        self.counts = [*(min(pair) for pair in zip(self.counts, share[:-1], strict=True)), len(chosen)]
+
+        def with_new(rows: Tensor, new: Tensor) -> Tensor:
+            # A task's examples are in random order, so the first of them are a random choice.
+            kept = [part[:most] for part, most in zip(rows.split(self.counts), share, strict=False)]
+            return torch.cat([*kept, new[chosen]])
+
+        self.x, self.labels = with_new(self.x, train.x), with_new(self.labels, labels)
+        self.counts = [*map(min, self.counts, share), len(chosen)]
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """Returns `count` random examples of all tasks with replacement, or simply all if there are no more."""
@@ -148,8 +139,3 @@ class Episodes(Stateful):
             batches.append(x[place % len(own)])
             labels.append(own[place % len(own)].masked_fill(place >= len(own), NO_LABEL))
         return torch.stack(batches), torch.stack(labels)
-
-
-def _firsts(rows: Tensor, counts: Sequence[int], keep: Sequence[int], new: Tensor) -> Tensor:
-    """The first rows of each part, and the new ones."""
-    return torch.cat([*(part[:kept] for part, kept in zip(rows.split(list(counts)), keep, strict=False)), new])
