@@ -102,7 +102,7 @@ def test_a_norm_by_the_batch_lends_each_example_the_statistics_of_its_company(
 
 
 def test_a_companys_last_lone_example_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ewc, "COMPANY", 13)
+    monkeypatch.setattr(ewc, "NORM_BATCH", 13)
     net = network("alexnet", norm="batch")
     found = fisher_diagonal(net, dict(net.named_parameters()), data(net), 0)
     assert all(f.isfinite().all() for f in found)

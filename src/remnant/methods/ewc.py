@@ -18,7 +18,7 @@ from .base import Method
 from .parts.gradients import default_layout
 
 AT_ONCE = 2**26  # numbers in all gradients that are in memory at a time
-COMPANY = 64  # examples whose batch statistics a single example uses
+NORM_BATCH = 64  # examples whose statistics batch normalisation uses for a single example
 Strength = Annotated[float, number(0, 1e9)]
 
 
@@ -78,7 +78,7 @@ def fisher_diagonal(
 
     Batches are random; the last one is dropped if it is not full. Batches of one give the diagonal of the empirical Fisher
     information; in larger ones gradients cancel before they are squared, which gives about F/|B|. Batch normalisation has no
-    statistics for one example: it uses those of `COMPANY` random examples as constants. Larger batches have their own.
+    statistics for one example: it uses those of `NORM_BATCH` random examples as constants. Larger batches have their own.
     """
     network.eval()
     batch = min(batch, len(train))
@@ -86,7 +86,7 @@ def fisher_diagonal(
     batches = order[: len(order) - len(order) % batch].view(-1, batch)
     at_once = max(1, AT_ONCE // sum(p.numel() for p in parameters.values()))
     norms = [each for each in network.modules() if isinstance(each, _BatchNorm) and each.running_mean is None]
-    borrowed = batch == 1 and bool(norms)
+    shared_statistics = batch == 1 and bool(norms)
     weights = {name: default_layout(parameter.detach()) for name, parameter in parameters.items()}
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -95,10 +95,10 @@ def fisher_diagonal(
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))
     total = [torch.zeros_like(weight) for weight in weights.values()]
     count = 0
-    for group in batches.split(COMPANY if borrowed else at_once):
-        if borrowed:
+    for group in batches.split(NORM_BATCH if shared_statistics else at_once):
+        if shared_statistics:
             if len(group) == 1:
-                continue  # the last example of the set has nobody to borrow from
+                continue  # the last example of the set has no others to share statistics with
             _fix_statistics(norms, network, train.x[group.flatten()], task)
         for part in group.split(at_once):
             found = gradients(weights, default_layout(train.x[part]), train.y[part])
