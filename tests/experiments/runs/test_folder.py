@@ -238,7 +238,7 @@ def test_an_older_copy_is_replaced_as_a_whole(run: RunFolder, tmp_path: Path, mo
         def full_disk(path: Path, data: bytes) -> None:
             raise RunError("The disk is full")
 
-        full.setattr("remnant.experiments.runs.folder.write", full_disk)
+        full.setattr("remnant.experiments.runs.find.write", full_disk)
         with pytest.raises(RunError, match="full"):
             keep_results(run, tmp_path / "results")
     assert not (kept / "result.json").exists()  # so that it is not taken for a run

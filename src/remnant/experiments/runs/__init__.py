@@ -5,8 +5,9 @@ typed and consistent. Whatever is wrong with a folder is a `RunError` that names
 """
 
 from .contents import DriftHistogram, RunContents, RunResult
-from .files import RunError, damaged, explained, read_json, write, write_json
-from .folder import RunFolder, find_runs, folder_name, keep_results, readable_runs, run_folders, run_path
+from .files import RunError, damaged, explained, folder_name, read_json, run_path, write, write_json
+from .find import find_runs, keep_results, readable_runs, run_folders
+from .folder import RunFolder
 from .provenance import check_files, environment, finished_before, note_code
 
 __all__ = [

@@ -8,17 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, isfinite, isnan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remnant.errors import UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy
 
-from .files import RunError
+from .files import ACCURACY, DRIFT, RANKS, RESULT, RunError
 
 if TYPE_CHECKING:
     from .folder import RunFolder
 
-ACCURACY, RANKS, RESULT, DRIFT = "accuracy.csv", "ranks.json", "result.json", "drift.json"
+# The schema of settings.json, and of the settings in it. Settings of older releases may lack a section.
+HEADER: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}
+SECTIONS: dict[str, type] = {"protocol": str, "stream": dict, "network": dict, "training": dict, "options": dict}
+TYPE_NAMES = {str: "text", int: "a whole number", dict: "a table"}
 
 
 class DriftHistogram(NamedTuple):
@@ -57,17 +61,34 @@ class RunContents:
     metrics: Sequence[Mapping[str, Any]]
 
 
+def check_header(file: Path, header: Mapping[str, Any]) -> None:
+    """Raises RunError unless `header`, the content of settings.json, has the parts and types that it should have."""
+    if missing := HEADER.keys() - header.keys():
+        raise RunError(f"{file} is not the settings of a run: {', '.join(sorted(missing))} missing.")
+    settings = header["settings"]
+    for values, types in ((header, HEADER), (settings, SECTIONS)):
+        for name in types.keys() & values.keys():
+            if type(values[name]) is not types[name]:
+                raise RunError(f"{file}: {name} is {values[name]!r}, which is not {TYPE_NAMES[types[name]]}.")
+    for name in ("benchmark", "method"):
+        if settings.get(name, header[name]) != header[name]:
+            raise RunError(f"{file}: {name} is {header[name]!r}, but {settings[name]!r} among the settings.")
+
+
 def read_contents(folder: RunFolder) -> RunContents:
-    """Reads and checks all files of a run; raises RunError for the first that is damaged or contradicts another."""
-    matrix = folder.matrix()
+    """All measurements of a run, typed and checked against each other; RunError if a file is damaged."""
+    matrix, result, ranks = folder.matrix(), folder.result(), folder.ranks() or {}
     try:
+        for layer, added in ranks.items():
+            if not isinstance(added, list) or not all(isinstance(rank, int) for rank in added):
+                raise ValueError(f"{RANKS}: {layer} should have one whole number per task, not {added!r}.")
         return RunContents(
             _digest(folder.settings),
             folder.environment() or {},
             matrix,
-            _result(folder.result(), matrix),
-            _ranks(folder.ranks() or {}),
-            _drift(folder.drift() or {}),
+            None if result is None else _result(result, matrix),
+            ranks,
+            {layer: _histogram(layer, content) for layer, content in (folder.drift() or {}).items()},
             folder.metrics(),
         )
     except ValueError as error:
@@ -83,9 +104,7 @@ def _digest(settings: Mapping[str, Any]) -> str:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _result(content: Mapping[str, Any] | None, matrix: AccuracyMatrix | None) -> RunResult | None:
-    if content is None:
-        return None
+def _result(content: Mapping[str, Any], matrix: AccuracyMatrix | None) -> RunResult:
     if matrix is None or matrix.learned < matrix.tasks:
         raise ValueError(f"{RESULT} exists, but {ACCURACY} is missing or incomplete.")
     acc = _number(content, "acc")
@@ -115,22 +134,12 @@ def _number(content: Mapping[str, Any], key: str) -> float | None:
     return None if isnan(value) else float(value)
 
 
-def _ranks(content: Mapping[str, Any]) -> dict[str, list[int]]:
-    for layer, added in content.items():
-        if not isinstance(added, list) or not all(isinstance(rank, int) for rank in added):
-            raise ValueError(f"{RANKS}: {layer} should have one whole number per task, not {added!r}.")
-    return dict(content)
-
-
-def _drift(content: Mapping[str, Any]) -> dict[str, DriftHistogram]:
-    found = {}
-    for layer, histogram in content.items():
-        try:
-            edges, counts = (tuple(float(x) for x in histogram[part]) for part in ("edges", "counts"))
-        except (TypeError, KeyError, ValueError):
-            edges, counts = (), ()
-        rising = all(isfinite(low) and isfinite(high) and low < high for low, high in pairwise(edges))
-        if not counts or len(edges) != len(counts) + 1 or not rising or not all(0 <= n < inf for n in counts):
-            raise ValueError(f"{DRIFT}: {layer} should have lists of numbers: n counts and n + 1 rising edges.")
-        found[layer] = DriftHistogram(edges, counts)
-    return found
+def _histogram(layer: str, content: Any) -> DriftHistogram:
+    try:
+        edges, counts = (tuple(float(x) for x in content[part]) for part in ("edges", "counts"))
+    except (TypeError, KeyError, ValueError):
+        edges, counts = (), ()
+    rising = all(isfinite(low) and isfinite(high) and low < high for low, high in pairwise(edges))
+    if not counts or len(edges) != len(counts) + 1 or not rising or not all(0 <= n < inf for n in counts):
+        raise ValueError(f"{DRIFT}: {layer} should have lists of numbers: n counts and n + 1 rising edges.")
+    return DriftHistogram(edges, counts)

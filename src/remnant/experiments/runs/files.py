@@ -1,24 +1,39 @@
-"""Reads, writes and locks a run's files. Disk errors become sentences that say what to do."""
+"""A run's files: their names, reading and writing. Disk errors become sentences that say what to do."""
 
 import errno
 import json
-import os
-import socket
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from remnant.errors import UserError
 from remnant.files import write_file
 
-LOCK = ".lock"
+SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
+ACCURACY, RANKS, DRIFT, RESULT = "accuracy.csv", "ranks.json", "drift.json", "result.json"
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 
 
 class RunError(UserError, RuntimeError):
     """A run, or a file of a run, that the user can put right. The message says how."""
+
+
+def run_path(benchmark: str, method: str, digest: str, seed: int) -> Path:
+    """The path of a run below the folder of all runs."""
+    return Path(folder_name(benchmark), folder_name(method), folder_name(digest), f"seed{seed}")
+
+
+def folder_name(name: str) -> str:
+    """The name itself if it is plain. `dir/own.py:stream` becomes `own.py-stream-` and a hash of the whole name."""
+    if PLAIN_NAME.fullmatch(name):
+        return name
+    end = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", name)[-1]).strip("-._")[:40]
+    mark = blake2b(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+    return f"{end}-{mark}" if end else mark
 
 
 @contextmanager
@@ -46,13 +61,13 @@ def read(path: Path) -> bytes | None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replaces a file with a JSON object. NumPy and torch scalars become numbers."""
     write(path, (json.dumps(content, indent=2, default=as_number) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file, or None if there is no such file."""
-    data = read(path)
-    if data is None:
+    if (data := read(path)) is None:
         return None
     try:
         content = json.loads(data)
@@ -63,61 +78,17 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def canonical(content: Mapping[str, Any]) -> str:
-    """The same text for the same content, as it would be after a round trip through a file."""
-    return json.dumps(content, sort_keys=True, default=as_number)
-
-
 def damaged(path: Path, error: Exception) -> RunError:
+    """The error about a file whose content makes no sense."""
     return RunError(
         f"{path} is damaged ({error}). Remove its folder to run it again, or restore the file from a backup."
     )
 
 
 def as_number(value: Any) -> Any:
-    """For JSON: a NumPy or torch scalar as a Python number."""
     if getattr(value, "shape", None) == ():
         return value.item()
     raise TypeError(f"A run's files hold numbers, strings, lists and dicts, not {value!r} ({type(value).__name__}).")
-
-
-@contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Holds the lock of a run folder. Refuses at once if another process, or this one, holds it already.
-
-    The operating system drops the lock when its process ends, however it ends.
-    """
-    path = folder / LOCK
-    lock = FileLock(path)
-    with explained(path):
-        if not folder.exists():  # some releases of filelock would create it
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        holder = _holder(path)  # read first: some releases empty the file when they try to lock it
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RunError(
-                f"{folder} is being written by {holder}. Wait until it has ended, or stop it, then try again."
-            ) from None
-    try:
-        # The holder's name is only for the message above. A full disk must not stop the run here.
-        with suppress(OSError):
-            path.write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
-        yield
-    finally:
-        with suppress(OSError):
-            os.truncate(path, 0)
-        lock.release()
-
-
-def _holder(path: Path) -> str:
-    with suppress(OSError):
-        pid, _, host = path.read_text(encoding="utf-8", errors="replace").partition(" ")
-        if pid.isdigit() and host != socket.gethostname():
-            return f"process {pid} on {host}"
-        if pid.isdigit():
-            return f"process {pid}" + (" (this one)" if int(pid) == os.getpid() else "")
-    return "another process"
 
 
 def _sentence(path: Path, error: OSError) -> str:

@@ -1,34 +1,49 @@
 """The run folder, `runs/<benchmark>/<method>/<settings digest>/seed<k>/`: every file of one run."""
 
+import errno
 import json
+import os
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from remnant.evaluation import AccuracyMatrix
-from remnant.files import remove_stale
+from remnant.files import remove_stale, write_all
+from remnant.memory import codec
 
 from ..settings import Settings
-from .checkpoint import Checkpoints
-from .contents import ACCURACY, DRIFT, RANKS, RESULT, RunContents, read_contents
-from .files import LOCK, RunError, canonical, damaged, exclusive, explained, read, read_json, write, write_json
-from .metrics_log import MetricsLog
-from .provenance import environment, file_hashes
+from .contents import check_header, read_contents
+from .files import (
+    ACCURACY,
+    DRIFT,
+    ENVIRONMENT,
+    EXECUTION,
+    METRICS,
+    RANKS,
+    RESULT,
+    SETTINGS,
+    RunError,
+    as_number,
+    damaged,
+    explained,
+    read,
+    read_json,
+    run_path,
+    write,
+    write_json,
+)
+from .provenance import environment
 
-SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
-SMALL = (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT)
-
-PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
-
-# The schema of settings.json, and of the settings in it. Settings of older releases may lack a section.
-HEADER: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}
-TYPE_NAMES = {str: "text", int: "a whole number", dict: "a table"}
-SECTIONS: dict[str, type] = {"protocol": str, "stream": dict, "network": dict, "training": dict, "options": dict}
+LOCK = ".lock"
+CHECKPOINT = re.compile(r"checkpoint-(\d{6,})\.safetensors")
+KEPT_CHECKPOINTS = 2
 
 Reader = Callable[["RunFolder"], dict[str, Any] | None]
 Writer = Callable[["RunFolder", Mapping[str, Any]], None]
@@ -61,8 +76,7 @@ class RunFolder:
         self.digest: str = header["digest"]
         self.seed: int = header["seed"]
         self.settings: dict[str, Any] = header["settings"]
-        self._log = MetricsLog(path / METRICS)
-        self._checkpoints = Checkpoints(path)
+        self._damaged: set[Path] = set()  # checkpoints that `load_checkpoint` could not read
 
     @classmethod
     def create(
@@ -82,7 +96,8 @@ class RunFolder:
                 that a run can always be resumed in the way it was started.
         """
         names = {"benchmark": settings.benchmark, "method": settings.method, "digest": settings.digest}
-        header = json.loads(canonical({**names, "seed": seed, "settings": settings.as_dict()}))
+        content = {**names, "seed": seed, "settings": settings.as_dict()}
+        header = json.loads(json.dumps(content, sort_keys=True, default=as_number))
         path = Path(root) / run_path(**names, seed=seed)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -91,13 +106,13 @@ class RunFolder:
             if execution is not None:
                 write_json(path / EXECUTION, execution)
             write_json(path / SETTINGS, header)
-        elif canonical(found) != canonical(header):
+        elif json.dumps(found, sort_keys=True) != json.dumps(header, sort_keys=True):  # as text, NaN equals NaN
             raise RunError(
                 f"{path} holds a run with other settings than these. Was its {SETTINGS} edited? "
                 "Move the folder away to start the run again."
             )
         if not (path / ENVIRONMENT).exists():
-            write_json(path / ENVIRONMENT, environment(device, file_hashes(header["settings"])))
+            write_json(path / ENVIRONMENT, environment(device, header["settings"]))
         return cls(path, header, new=found is None)
 
     @classmethod
@@ -112,10 +127,14 @@ class RunFolder:
         path = Path(path)
         header = read_json(path / SETTINGS) if path.is_dir() else None
         if header is None:
-            below = [run.path for run in readable_runs(path)[0][:1]]
-            hint = f"There are runs further down, such as {below[0]}." if below else "A run's folder is called seed<k>."
+            below = min(path.rglob(f"seed*/{SETTINGS}"), default=None)
+            hint = (
+                f"There are runs further down, such as {below.parent}."
+                if below
+                else "A run's folder is called seed<k>."
+            )
             raise RunError(f"{path} is not a run: it has no {SETTINGS}. {hint}")
-        _check_header(path / SETTINGS, header)
+        check_header(path / SETTINGS, header)
         return cls(path, header)
 
     @property
@@ -125,26 +144,40 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps every other process from writing here; raises RunError if one does. Removes what dead ones left."""
-        with exclusive(self.path):
+        """Keeps every other process from writing here; raises RunError if one does. Removes what dead ones left.
+
+        The operating system drops the lock when its process ends, however it ends.
+        """
+        path = self.path / LOCK
+        lock = FileLock(path)
+        with explained(path):
+            if not self.path.exists():  # some releases of filelock would create it
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            holder = _holder(path)  # read first: some releases empty the file when they try to lock it
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise RunError(
+                    f"{self.path} is being written by {holder}. Wait until it has ended, or stop it, then try again."
+                ) from None
+        try:
+            # The holder's name is only for the message above. A full disk must not stop the run here.
+            with suppress(OSError):
+                path.write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
             with explained(self.path / "*"):
                 remove_stale(self.path)
             yield
+        finally:
+            with suppress(OSError):
+                os.truncate(path, 0)
+            lock.release()
 
-    def read(self) -> RunContents:
-        """All measurements, typed and checked against each other; RunError if a file is damaged."""
-        return read_contents(self)
-
-    def record(self, **numbers: Any) -> None:
-        """Appends one line to metrics.jsonl."""
-        self._log.append(numbers)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        return self._log.lines()
-
-    def truncate_metrics(self, until: Callable[[dict[str, Any]], bool]) -> None:
-        """Keeps the lines from the top as long as `until(line)` is true: on resuming, those before the checkpoint."""
-        self._log.keep_while(until)
+    read = read_contents
+    ranks, save_ranks = _json_file(RANKS)  # {layer: [directions added by each task]}
+    drift, save_drift = _json_file(DRIFT)  # {layer: {"edges": [n + 1 numbers], "counts": [n numbers]}}
+    result, save_result = _json_file(RESULT)  # written last: it marks the run as finished
+    environment, save_environment = _json_file(ENVIRONMENT)
+    execution, save_execution = _json_file(EXECUTION)  # how the run is carried out: no setting, but resuming needs it
 
     def save_matrix(self, matrix: AccuracyMatrix) -> None:
         write(self.path / ACCURACY, matrix.to_csv().encode())
@@ -156,25 +189,91 @@ class RunFolder:
         except ValueError as error:
             raise damaged(self.path / ACCURACY, error) from error
 
-    ranks, save_ranks = _json_file(RANKS)  # {layer: [directions added by each task]}
-    drift, save_drift = _json_file(DRIFT)  # {layer: {"edges": [n + 1 numbers], "counts": [n numbers]}}
-    result, save_result = _json_file(RESULT)  # written last: it marks the run as finished
-    environment, save_environment = _json_file(ENVIRONMENT)
-    execution, save_execution = _json_file(EXECUTION)  # how the run is carried out: no setting, but resuming needs it
+    def record(self, **numbers: Any) -> None:
+        """Appends a line to metrics.jsonl, and removes an incomplete line before it. If it fails, nothing is added."""
+        data = json.dumps(numbers, default=as_number).encode() + b"\n"
+        path = self.path / METRICS
+        with explained(path), path.open("a+b", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - 1, 0))
+            if file.read(1) not in (b"", b"\n"):
+                end = path.read_bytes().rfind(b"\n") + 1
+                file.truncate(end)
+            try:
+                write_all(file.fileno(), data)
+            except BaseException:
+                file.truncate(end)
+                raise
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, except those that are not complete JSON objects."""
+        lines = []
+        for text in (read(self.path / METRICS) or b"").splitlines(keepends=True):
+            with suppress(ValueError):
+                line = json.loads(text)
+                if isinstance(line, dict) and text.endswith(b"\n"):
+                    lines.append(line)
+        return lines
+
+    def truncate_metrics(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Keeps the lines before the first that is not wanted: on resuming, those before the checkpoint."""
+        kept = "".join(json.dumps(line) + "\n" for line in takewhile(wanted, self.metrics())).encode()
+        if kept != (read(self.path / METRICS) or b""):
+            write(self.path / METRICS, kept)
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the one before it."""
+        metrics = self.path / METRICS
+        if metrics.exists():  # the lines before a checkpoint must survive whenever it does
+            with explained(metrics), metrics.open("rb") as file:
+                os.fsync(file.fileno())
+        pieces = codec.pack(state)
+        number = max(self._checkpoints(), default=0) + 1
+        write(self.path / f"checkpoint-{number:06d}.safetensors", *pieces)
+        self.clear_checkpoints(keep=KEPT_CHECKPOINTS)
+
+    def load_checkpoint(self) -> tuple[dict[str, Any] | None, str | None]:
+        """The newest complete state or None, and a sentence for the user if a newer one is damaged."""
+        state, problems, consequence = None, [], "No complete checkpoint is left: the run starts again."
+        for path in self._checkpoints().values():
+            try:
+                with explained(path):
+                    state = codec.read(path)
+                consequence = f"Continuing from the previous one, {path.name}."
+                break
+            except codec.VersionError as error:
+                raise RunError(f"{path}: {error}. Resume with the release that wrote it, or remove it.") from error
+            except codec.DamagedError as error:
+                self._damaged.add(path)
+                problems.append(f"{path} is damaged: {error}.")
+        return state, " ".join([*problems, consequence]) if problems else None
+
+    def clear_checkpoints(self, keep: int = 0) -> None:
+        """Removes all checkpoints but the newest complete ones, of which it keeps `keep`."""
+        found = list(self._checkpoints().values())
+        kept = [path for path in found if path not in self._damaged][:keep]
+        for path in found:
+            if path not in kept:
+                with explained(path), suppress(FileNotFoundError):
+                    os.unlink(path)
+                self._damaged.discard(path)
+
+    def _checkpoints(self) -> dict[int, Path]:
+        """The checkpoint files by number, newest first."""
+        with explained(self.path / "*"):
+            found = [
+                (int(match[1]), path) for path in self.path.iterdir() if (match := CHECKPOINT.fullmatch(path.name))
+            ]
+        return dict(sorted(found, reverse=True))
 
     @property
     def finished(self) -> bool:
         return (self.path / RESULT).is_file()
 
     @property
-    def finished_at(self) -> float:
-        """When the result was written, in seconds since 1970."""
-        return (self.path / RESULT).stat().st_mtime
-
-    @property
     def begun(self) -> bool:
         """Whether at least one epoch was completed."""
-        return self.finished or bool(self._checkpoints.numbered()) or bool(self.metrics())
+        return self.finished or bool(self._checkpoints()) or bool(self.metrics())
 
     def remove(self) -> None:
         """Removes a run that never began, and the folders above it if they are empty. Requires the lock."""
@@ -185,102 +284,15 @@ class RunFolder:
             for folder in (self.path, *self.path.parents[: len(self.relative_path.parts) - 1]):
                 folder.rmdir()  # fails, and ends the loop, if there is something else in it
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the previous one."""
-        self._log.sync()  # the lines before a checkpoint must survive whenever it does
-        self._checkpoints.save(state)
-
-    def load_checkpoint(self) -> tuple[dict[str, Any] | None, str | None]:
-        """The newest complete state or None, and a sentence for the user if a newer one is damaged."""
-        return self._checkpoints.load()
-
-    def clear_checkpoints(self) -> None:
-        self._checkpoints.clear()
-
     def __repr__(self) -> str:
         return f"RunFolder('{self.path}')"
 
 
-def _check_header(file: Path, header: Mapping[str, Any]) -> None:
-    if missing := HEADER.keys() - header.keys():
-        raise RunError(f"{file} is not the settings of a run: {', '.join(sorted(missing))} missing.")
-    settings = header["settings"]
-    for values, types in ((header, HEADER), (settings, SECTIONS)):
-        for name in types.keys() & values.keys():
-            if type(values[name]) is not types[name]:
-                raise RunError(f"{file}: {name} is {values[name]!r}, which is not {TYPE_NAMES[types[name]]}.")
-    for name in ("benchmark", "method"):
-        if settings.get(name, header[name]) != header[name]:
-            raise RunError(f"{file}: {name} is {header[name]!r}, but {settings[name]!r} among the settings.")
-
-
-def run_path(benchmark: str, method: str, digest: str, seed: int) -> Path:
-    """The path of a run below the folder of all runs."""
-    return Path(folder_name(benchmark), folder_name(method), folder_name(digest), f"seed{seed}")
-
-
-def folder_name(name: str) -> str:
-    """The name itself if it is plain. `dir/own.py:stream` becomes `own.py-stream-` and a hash of the whole name."""
-    if PLAIN_NAME.fullmatch(name):
-        return name
-    end = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", name)[-1]).strip("-._")[:40]
-    mark = blake2b(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
-    return f"{end}-{mark}" if end else mark
-
-
-def find_runs(root: Path) -> list[RunFolder]:
-    """Every run at or below `root`, such as `runs/` or `results/`, ordered by path and seed.
-
-    Raises:
-        RunError: if the settings of a run cannot be read.
-    """
-    found, problems = readable_runs(root)
-    if problems:
-        raise RunError(problems[0])
-    return found
-
-
-def readable_runs(root: Path) -> tuple[list[RunFolder], list[str]]:
-    """Every run at or below `root` that can be read, and a sentence for each that cannot."""
-    found, problems = [], []
-    for path in run_folders(root):
-        try:
-            if (path / SETTINGS).is_file():
-                found.append(RunFolder.open(path))
-        except RunError as error:
-            problems.append(str(error))
-    return sorted(found, key=lambda run: (run.path.parent, run.seed)), problems
-
-
-def run_folders(root: Path) -> list[Path]:
-    """Every folder at or below `root` with files of a run, even if settings.json is missing."""
-    if (root / SETTINGS).is_file():
-        return [root]
-    files = (SETTINGS, ACCURACY, RANKS, RESULT, METRICS)
-    return sorted(path for path in root.rglob("seed*") if path.is_dir() and any((path / f).is_file() for f in files))
-
-
-def keep_results(run: RunFolder, target: Path) -> Path:
-    """Copies a finished run's small files (no metrics, no checkpoints) to the same path below `target`.
-
-    An older copy is replaced as a whole: its result is removed first and the new one is written last.
-
-    Returns:
-        The folder of the copy.
-    """
-    if not run.finished:
-        raise RunError(f"{run.path} is not finished: it has no {RESULT} yet. Resume it first.")
-    kept = Path(target) / run.relative_path
-    with explained(kept):
-        kept.mkdir(parents=True, exist_ok=True)
-        if kept.samefile(run.path):
-            return kept
-        (kept / RESULT).unlink(missing_ok=True)
-    for name in (*SMALL, RESULT):
-        data = read(run.path / name)
-        if data is not None:
-            write(kept / name, data)
-        else:
-            with explained(kept / name):
-                (kept / name).unlink(missing_ok=True)
-    return kept
+def _holder(path: Path) -> str:
+    with suppress(OSError):
+        pid, _, host = path.read_text(encoding="utf-8", errors="replace").partition(" ")
+        if pid.isdigit() and host != socket.gethostname():
+            return f"process {pid} on {host}"
+        if pid.isdigit():
+            return f"process {pid}" + (" (this one)" if int(pid) == os.getpid() else "")
+    return "another process"

@@ -22,7 +22,7 @@ import torch
 import remnant
 from remnant.registry import file_of, is_file_reference
 
-from .files import RunError
+from .files import RESULT, RunError
 
 if TYPE_CHECKING:
     from .folder import RunFolder
@@ -30,33 +30,32 @@ if TYPE_CHECKING:
 CODE = ("remnant", "commit", "modified")
 
 
-def own_files(settings: Mapping[str, Any]) -> dict[str, Path]:
-    """The user's own files in a run's settings, under their names in `environment.json`."""
+def own_files(settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
+    """The user's own files in a run's settings: `environment.json` names each, and has a hash of its content.
+
+    A file that cannot be read is left out.
+    """
     network = settings.get("network")
     names = {
         "stream_file": settings.get("benchmark"),
         "method_file": settings.get("method"),
         "network_file": network.get("name") if isinstance(network, dict) else None,
     }
-    return {key: file_of(name) for key, name in names.items() if isinstance(name, str) and is_file_reference(name)}
-
-
-def file_hashes(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Sixteen hexadecimal digits for the content of each of the user's own files that can be read."""
     found = {}
-    for key, path in own_files(settings).items():
-        with suppress(OSError):
-            found[key] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    for key, name in names.items():
+        if isinstance(name, str) and is_file_reference(name):
+            path = file_of(name)
+            with suppress(OSError):
+                found[key] = path, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return found
 
 
 def check_files(folder: RunFolder) -> None:
     """Refuses a run if one of the user's own files has changed since it began: its result would mix two versions."""
-    noted = _environment(folder)
-    for key, now in file_hashes(folder.settings).items():
-        if noted.get(key) not in (None, now):
+    for key, (path, now) in own_files(folder.settings).items():
+        if _environment(folder).get(key) not in (None, now):
             raise RunError(
-                f"{folder.path} was made with another version of {own_files(folder.settings)[key]}. Restore that version "
+                f"{folder.path} was made with another version of {path}. Restore that version "
                 f"to resume the run or to see its result. To run the new version, remove {folder.path.parent}, or choose "
                 "another folder with --runs."
             )
@@ -64,7 +63,7 @@ def check_files(folder: RunFolder) -> None:
 
 def note_code(folder: RunFolder, device: torch.device) -> str:
     """Notes a change of our code in `environment.json` when a run is resumed; returns a warning, or an empty string."""
-    before, now = _environment(folder), environment(device, file_hashes(folder.settings))
+    before, now = _environment(folder), environment(device, folder.settings)
     if all(before.get(name) == now[name] for name in CODE):
         return ""
     earlier_code = [{name: before.get(name) for name in CODE}, *before.get("before", [])]
@@ -77,7 +76,7 @@ def note_code(folder: RunFolder, device: torch.device) -> str:
 
 def finished_before(folder: RunFolder) -> str:
     """A note about a result that is only shown: when it was made, and by which code."""
-    when = datetime.fromtimestamp(folder.finished_at)
+    when = datetime.fromtimestamp((folder.path / RESULT).stat().st_mtime)
     last = _environment(folder)
     code = " after ".join(_code(each) for each in (last, *last.get("before", [])))
     return f"already finished ({when:%Y-%m-%d %H:%M}, {code}); remove {folder.path} to run it again"
@@ -96,8 +95,8 @@ def _code(noted: Mapping[str, Any]) -> str:
     return f"remnant {noted.get('remnant', 'of an unknown release')}"
 
 
-def environment(device: torch.device | str | None = None, files: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The content of `environment.json`. `files` are hashes of the user's own files (see `file_hashes`)."""
+def environment(device: torch.device | str | None = None, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The content of `environment.json` for a run with these settings."""
     return {
         "remnant": remnant.__version__,
         **_source(),
@@ -108,26 +107,21 @@ def environment(device: torch.device | str | None = None, files: Mapping[str, st
         "platform": f"{platform.system()} {platform.machine()}",
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
-        **(files or {}),
+        **{key: content_hash for key, (_, content_hash) in own_files(settings or {}).items()},
     }
 
 
 def _device_name(device: torch.device | str | None) -> str:
     """The product's name: 'NVIDIA H200', or the model of the CPU."""
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
-    try:
-        return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else _cpu_name()
-    except (RuntimeError, AssertionError, ValueError):  # there is no such device, which the run itself reports
-        return str(chosen)
-
-
-def _cpu_name() -> str:
-    try:
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.type != "cpu":
+        try:
+            return torch.cuda.get_device_name(chosen)
+        except (RuntimeError, AssertionError, ValueError):  # there is no such device, which the run itself reports
+            return str(chosen)
+    lines: list[str] = []
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(models, "") or platform.processor() or platform.machine() or "cpu"
 

@@ -1,0 +1,61 @@
+"""Finds runs below a folder, and copies the small files of finished ones."""
+
+from pathlib import Path
+
+from .files import ACCURACY, DRIFT, ENVIRONMENT, METRICS, RANKS, RESULT, SETTINGS, RunError, explained, read, write
+from .folder import RunFolder
+
+
+def find_runs(root: Path) -> list[RunFolder]:
+    """Every run at or below `root`, such as `runs/` or `results/`, ordered by path and seed.
+
+    Raises:
+        RunError: if the settings of a run cannot be read.
+    """
+    found, problems = readable_runs(root)
+    if problems:
+        raise RunError(problems[0])
+    return found
+
+
+def readable_runs(root: Path) -> tuple[list[RunFolder], list[str]]:
+    """Every run at or below `root` that can be read, and a sentence for each that cannot."""
+    found, problems = [], []
+    for path in run_folders(root):
+        try:
+            if (path / SETTINGS).is_file():
+                found.append(RunFolder.open(path))
+        except RunError as error:
+            problems.append(str(error))
+    return sorted(found, key=lambda run: (run.path.parent, run.seed)), problems
+
+
+def run_folders(root: Path) -> list[Path]:
+    """Every folder at or below `root` with files of a run, even if settings.json is missing."""
+    if (root / SETTINGS).is_file():
+        return [root]
+    files = (SETTINGS, ACCURACY, RANKS, RESULT, METRICS)
+    return sorted(path for path in root.rglob("seed*") if path.is_dir() and any((path / f).is_file() for f in files))
+
+
+def keep_results(run: RunFolder, target: Path) -> Path:
+    """Copies a finished run's small files (no metrics, no checkpoints) to the same path below `target`, and returns it.
+
+    An older copy is replaced as a whole: its result is removed first and the new one is written last.
+    """
+    if not run.finished:
+        raise RunError(f"{run.path} is not finished: it has no {RESULT} yet. Resume it first.")
+    kept = Path(target) / run.relative_path
+    with explained(kept):
+        kept.mkdir(parents=True, exist_ok=True)
+        if kept.samefile(run.path):
+            return kept
+        (kept / RESULT).unlink(missing_ok=True)
+    for name in (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT, RESULT):
+        data = read(run.path / name)
+        if data is not None:
+            write(kept / name, data)
+        else:
+            with explained(kept / name):
+                (kept / name).unlink(missing_ok=True)
+    return kept
