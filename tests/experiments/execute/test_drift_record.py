@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remnant.experiments.execute import Plan, Progress, unfinished
-from remnant.experiments.execute import drift as recorded
+from remnant.experiments.execute import one_run as recorded
 from remnant.experiments.execute import run as run_plan
 from remnant.experiments.runs import RunFolder
 from remnant.experiments.settings import resolve
@@ -73,7 +73,7 @@ def test_recording_the_drift_is_optional_and_changes_no_result(tmp_path: Path) -
 
 
 def test_a_few_examples_of_a_large_set_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "EXAMPLES", 40)
+    monkeypatch.setattr(recorded, "DRIFT_EXAMPLES", 40)
     folder, _ = run(plan(tmp_path))
     assert sum((folder.drift() or {})["head"]["counts"]) == 40 * 10
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from remnant.data import Split
 from remnant.experiments import Plan, resolve, run
-from remnant.experiments.execute import Progress, processes
+from remnant.experiments.execute import Progress, launch
 from remnant.experiments.runs import RunError
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
@@ -122,9 +122,9 @@ def test_a_mistake_in_its_code_is_shown_in_full_also_beside_other_seeds(
         raise ValueError("shapes that do not fit")
 
     added(type("Broken", (Own,), {"finish": finish}))
-    monkeypatch.setattr(processes, "_exit_with_parent", lambda: None)  # there is no parent process here
+    monkeypatch.setattr(launch, "_exit_with_parent", lambda: None)  # there is no parent process here
     messages: queue.Queue[Any] = queue.Queue()
-    processes._run_in_child(plan(tmp_path), 0, messages)  # type: ignore[arg-type]
+    launch._run_in_child(plan(tmp_path), 0, messages)  # type: ignore[arg-type]
     errors = [message for message in messages.queue if isinstance(message, str)]
     assert errors == ["Seed 0: ValueError: shapes that do not fit"]
     trace = capfd.readouterr().err

@@ -3,8 +3,7 @@
 from .factory import build_method
 from .launch import run
 from .one_run import Progress, RunInProgress, Watcher
-from .plan import Plan, parse_seeds, pick_device, prepare_torch
-from .resume import unfinished
+from .plan import Plan, parse_seeds, pick_device, prepare_torch, unfinished
 from .sweep import Sweep, without_drift
 
 __all__ = [

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -21,39 +19,30 @@ from ..settings import Settings
 
 def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[Stream, Method]:
     """Builds the stream of a seed, and the method with its network on the device."""
-    run = f"{settings.method} on {settings.benchmark}"
-    with _located(settings.benchmark, run):
-        stream = load_stream(settings.benchmark, seed=seed, **settings.stream)
-    classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
-    options = dict(settings.network)
-    name = options.pop("name")
-    with _located(name, run):
+    name = settings.benchmark
+    try:
+        stream = load_stream(name, seed=seed, **settings.stream)
+        classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
+        options = dict(settings.network)
+        name = options.pop("name")
         network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
-    if device.type == "cuda":
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
-        fuse_activations(network)
-    with _located(settings.method, run):
-        method = METHODS[settings.method](network.to(device), **settings.options)
+        if device.type == "cuda":
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
+            fuse_activations(network)
+        name = settings.method
+        method = METHODS[name](network.to(device), **settings.options)
         if settings.optimizer:
             method.use_optimizer(**settings.optimizer)
-    return stream, method
-
-
-@contextmanager
-def _located(name: str, run: str) -> Iterator[None]:
-    """Turns an error while `name` is built into a RunError; for a user's own file, it gives the line."""
-    try:
-        yield
     except UserError:
         raise
     except Exception as error:
         if is_file_reference(name):
-            raise RunError(
-                f"{name} could not be built: {type(error).__name__}: {error}{_line(error, name)}."
-            ) from error
+            place = _line(error, name)
+            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{place}.") from error
         if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
-            raise RunError(f"{run}: {error}") from error
+            raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
         raise
+    return stream, method
 
 
 def _line(error: Exception, name: str) -> str:

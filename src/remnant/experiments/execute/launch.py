@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import queue
+import threading
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing.queues import Queue
+from typing import Any
 
 import torch
+
+from remnant.errors import UserError
 
 from ..runs import RunError, RunFolder, finished_before
 from .gpu_scheduler import run_on_gpu
 from .one_run import Progress, Watcher, run_seed
 from .plan import Plan, pick_device, prepare_torch
-from .processes import run_in_processes
 
 
 def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
@@ -34,8 +42,9 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
     try:
         for seed in plan.seeds:
             folders[seed] = plan.folder(seed)
-        finished = sorted(seed for seed, folder in folders.items() if is_done(folder))
+        finished = [seed for seed in sorted(folders) if folders[seed].finished]
         for seed in finished:
+            folders[seed].clear_checkpoints()  # a kill right after the result leaves them
             watch(Progress(seed, note=finished_before(folders[seed])))
         _run_seeds(plan, [seed for seed in folders if seed not in finished], device, watch)
     except Exception:
@@ -43,13 +52,6 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
             _remove_if_unused(folder, watch)
         raise
     return list(folders.values())
-
-
-def is_done(folder: RunFolder) -> bool:
-    """Whether a run has its result. Removes checkpoints that a kill right after the result left behind."""
-    if folder.finished:
-        folder.clear_checkpoints()
-    return folder.finished
 
 
 def _run_seeds(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Watcher) -> None:
@@ -60,7 +62,7 @@ def _run_seeds(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Wa
     elif len(seeds) == 1:
         run_seed(plan, seeds[0], watch)
     elif seeds:
-        run_in_processes(plan, seeds, watch)
+        _run_in_processes(plan, seeds, watch)
 
 
 def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
@@ -69,8 +71,58 @@ def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
         if folder.new and not folder.begun:
             folder.remove()
         elif not folder.begun:
-            watch(
-                Progress(
-                    folder.seed, note=f"no epoch was ever completed in {folder.path}; remove it if you do not need it"
-                )
-            )
+            note = f"no epoch was ever completed in {folder.path}; remove it if you do not need it"
+            watch(Progress(folder.seed, note=note))
+
+
+def _run_in_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:
+    """Runs each seed in a process of its own, `plan.parallel` or one per core at a time."""
+    context = multiprocessing.get_context("spawn")
+    messages: Queue[Progress | str] = context.Queue()
+    waiting, running = list(seeds), dict[int, Any]()
+    errors: list[str] = []
+    limit = plan.parallel or os.cpu_count() or 1
+    while waiting or running:
+        while waiting and len(running) < limit:
+            seed = waiting.pop(0)
+            running[seed] = context.Process(target=_run_in_child, args=(plan, seed, messages))
+            running[seed].start()
+        try:
+            message = messages.get(timeout=0.2)
+            if isinstance(message, Progress):
+                watch(message)
+            else:
+                errors.append(message)
+        except queue.Empty:
+            pass
+        for seed, process in list(running.items()):
+            if not process.is_alive() and messages.empty():
+                running.pop(seed).join()
+                if process.exitcode not in (0, None):
+                    errors.append(f"Seed {seed}: its process ended with code {process.exitcode}.")
+    if errors:
+        raise RunError(" ".join(sorted(errors)) + " Finished tasks are kept; run the same command again to continue.")
+
+
+def _run_in_child(plan: Plan, seed: int, messages: Queue[Progress | str]) -> None:
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    try:
+        prepare_torch(pick_device(plan.device), deterministic=plan.deterministic, tf32=plan.tf32)
+        run_seed(plan, seed, messages.put)
+    except RunError as error:  # its message names the run
+        messages.put(str(error))
+    except (UserError, OSError) as error:
+        messages.put(f"Seed {seed}: {error}")
+    except Exception as error:  # a bug, most likely in the user's own method: show all of it
+        traceback.print_exc()
+        messages.put(f"Seed {seed}: {type(error).__name__}: {error}")
+    except KeyboardInterrupt:  # the parent receives it too, and reports it
+        os._exit(130)
+
+
+def _exit_with_parent() -> None:
+    """Ends this process when its parent is killed. Otherwise it would keep the run's lock and wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from remnant.accelerated import FastestExecutor
 from remnant.data import Split, Stream, Task
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
-from remnant.memory import ConsolidationError, StateError
+from remnant.memory import ConsolidationError, StateError, activation_drift
 from remnant.methods import Method
 from remnant.training import (
     Blocking,
@@ -29,9 +30,10 @@ from remnant.training import (
 )
 
 from ..runs import RunError, RunFolder, note_code
-from .drift import Drift
 from .factory import build_method
 from .plan import Plan, pick_device
+
+DRIFT_EXAMPLES = 1000  # of the test set; a convolutional layer has millions of activations for them
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class RunInProgress:
         self.plan, self.settings, self.seed, self.folder, self.watch = plan, plan.settings, seed, folder, watch
         self.device = pick_device(plan.device)
         self.random = RandomState(seed, self.device)
-        self.drift = Drift() if plan.drift else None
+        self.record_drift = plan.drift
+        self.first_weights: dict[str, torch.Tensor] | None = None  # after the first task, if the drift is recorded
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
         self._clock = time.perf_counter()
         self._last_checkpoint = time.monotonic()
@@ -94,47 +97,42 @@ class RunInProgress:
         trainer = Trainer(schedule, FastestExecutor(self.plan.steps))
         first, training = self._resume()
         self._warn_about_settings(first)
-        held_out = [self._held_out(task) for task in self.stream[:first]]
+        held_out: list[tuple[Split, Split]] = []  # test and validation sets stay on the device after their task
         for number in range(first, len(self.tasks)):
             task = self.tasks[number].to(self.device)
             if len(self.tasks) < len(self.stream):  # joint training learns the whole stream as one task
-                held_out = [self._held_out(each) for each in self.stream]
+                held_out, added = [], list(self.stream)
             else:  # `task` is on the device already, unless the method trains on other data than the stream's
                 same = self.tasks[number] is self.stream[number]
-                held_out.append(self._held_out(task if same else self.stream[number]))
+                added = [*self.stream[len(held_out) : number], task if same else self.stream[number]]
+            held_out += [(each.test.to(self.device), each.valid.to(self.device)) for each in added]
             yield from self._train(trainer, number, task, training)
             self._consolidate(number, task.train)
             row = yield from self._evaluate([test for test, _ in held_out], self.matrix, schedule.evaluation_batch)
             if self.validation is not None:
                 valid = [valid for _, valid in held_out]
                 yield from self._evaluate(valid, self.validation, schedule.evaluation_batch)
-            if self.drift and number == 0:
-                self.drift.after_first_task(self.method)
+            if self.record_drift and number == 0 and self.method.ranks():
+                weights = self.method.network.state_dict()
+                self.first_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
             training = TrainingState()
-            yield self._save_task(number)
+            yield self._checkpoint(number + 1, training)
             self.watch(Progress(self.seed, number, len(self.tasks), row=tuple(float(x) for x in row)))
-        if self.drift:
-            self._save_drift(self.drift, held_out[0][0], schedule.evaluation_batch)
+        if self.record_drift:
+            self._save_drift(self.stream[0].test.to(self.device), schedule.evaluation_batch)
         self._save_result()
-
-    def _held_out(self, task: Task) -> tuple[Split, Split]:
-        """A task's test and validation sets, which stay on the device after the task."""
-        return task.test.to(self.device), task.valid.to(self.device)
 
     def _train(self, trainer: Trainer, number: int, task: Task, training: TrainingState) -> Work[None]:
         if training.epoch == 0:
-            self._start(number)
+            self.method.start(number)
+            if self.method.task != number:  # it would train the head of another task
+                raise RunError(f"{self.settings.method}: its start(task) must call super().start(task), and does not.")
         before = trainer.fallback
         self._clock = time.perf_counter()
         yield from trainer.fit(self.method, number, task, training, self._epoch_done)
         self._count_seconds("train")
         if trainer.fallback and trainer.fallback != before:
             self._note(number, trainer.fallback, serious=True)
-
-    def _start(self, number: int) -> None:
-        self.method.start(number)
-        if self.method.task != number:  # it would train the head of another task
-            raise RunError(f"{self.settings.method}: its start(task) must call super().start(task), and does not.")
 
     def _epoch_done(self, done: EpochDone, training: TrainingState) -> Blocking | None:
         """Records an epoch; returns a function that writes a checkpoint if one is due."""
@@ -170,7 +168,12 @@ class RunInProgress:
         return row
 
     def _checkpoint(self, task: int, training: TrainingState) -> Blocking:
-        """A function that writes a checkpoint. It uses the run's own tensors: call it before the run continues."""
+        """A function that writes a checkpoint and, between two tasks, the matrix and the ranks before it.
+
+        It uses the run's own tensors: call it before the run continues.
+        """
+        between_tasks = training.epoch == 0
+        ranks = self.method.ranks() if between_tasks else {}
         state = {
             "task": task,
             "training": training.state_dict(),
@@ -179,10 +182,14 @@ class RunInProgress:
             "matrix": self.matrix.to_csv(),
             "validation": None if self.validation is None else self.validation.to_csv(),
             "seconds": dict(self.seconds),
-            "drift": self.drift and self.drift.first,
+            "drift": self.first_weights,
         }
 
         def write() -> None:
+            if between_tasks:
+                self.folder.save_matrix(self.matrix)
+            if ranks:
+                self.folder.save_ranks(ranks)
             self.folder.save_checkpoint(state)
             self._last_checkpoint = time.monotonic()
 
@@ -211,9 +218,8 @@ class RunInProgress:
         self.seconds.update(state["seconds"])
         self.matrix = AccuracyMatrix.from_csv(state["matrix"])
         self.validation = AccuracyMatrix.from_csv(state["validation"]) if state.get("validation") else None
-        if state.get("drift"):
-            self.drift = self.drift or Drift()
-            self.drift.first = state["drift"]
+        self.first_weights = state.get("drift") or None
+        self.record_drift = self.record_drift or self.first_weights is not None
         done = (task, training.epoch)
         self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
         self._note(task, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
@@ -227,25 +233,30 @@ class RunInProgress:
         if "patience" in self.settings.training and self.validation is None:
             self._note(task, "tasks without a validation set (stream.valid) train all their epochs: no early stopping")
 
-    def _save_task(self, number: int) -> Blocking:
-        """A function that writes the matrix and the ranks, and then a checkpoint."""
-        ranks = self.method.ranks()
-        checkpoint = self._checkpoint(number + 1, TrainingState())
+    def _save_drift(self, test: Split, batch: int) -> None:
+        """Records how far the layers drift for inputs of the first task: the interference activation (paper, Sec. 7).
 
-        def write() -> None:
-            self.folder.save_matrix(self.matrix)
+        The paper does not say which data its histograms show. Ours show test data, on which forgetting is measured.
+        """
+        last, ranks = len(self.tasks) - 1, self.method.ranks()
+        if self.first_weights is None:
             if ranks:
-                self.folder.save_ranks(ranks)
-            checkpoint()
-
-        return write
-
-    def _save_drift(self, drift: Drift, test: Split, batch: int) -> None:
+                reason = "the run began without recording it, and the first task's network is gone"
+                self._note(last, f"the drift is not recorded: {reason}")
+            return
+        # Shuffled, always in the same order: a batch of one class would be normalised away.
+        order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:DRIFT_EXAMPLES]
+        parts = [part for part in order.to(test.x.device).split(batch) if len(part) > 1 or len(order) == 1]
+        batches = ((test.x[part], 0) for part in parts)
         try:
-            if histograms := drift.histograms(self.method, test, batch):
-                self.folder.save_drift(histograms)
+            found = activation_drift(self.method.network, self.first_weights, batches, ranks)
         except ValueError as error:
-            self._note(len(self.tasks) - 1, f"the drift is not recorded: {error}")
+            self._note(last, f"the drift is not recorded: {error}")
+        else:
+            if found:
+                self.folder.save_drift(
+                    {name: {"edges": one.edges, "counts": one.counts} for name, one in found.items()}
+                )
 
     def _save_result(self) -> None:
         validation = self.validation

@@ -1,4 +1,4 @@
-"""What to run and how: settings, seeds, the device and torch's switches for it."""
+"""Plans: what to run and how, for new runs and for interrupted ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from remnant.accelerated import STEP_KINDS
+from remnant.errors import UserError
 
-from ..runs import RunError, RunFolder, check_files
+from ..runs import RunError, RunFolder, check_files, damaged, readable_runs
 from ..settings import Settings
 
 LARGEST_SEED = 2**32 - 1
@@ -122,3 +123,58 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if numbers[0] > MOST_SEEDS:  # most likely the number of one seed
         raise RunError(f"--seeds {shown}: these are too many. For the one seed {numbers[0]} write --seeds {shown},")
     return tuple(range(numbers[0]))
+
+
+def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> tuple[list[Plan], list[str]]:
+    """Plans for every run at or below `path` without a result, and a sentence for each that cannot be resumed.
+
+    Seeds with the same settings share a plan. `execution` are options of `Plan` to change, such as `tf32`; None keeps
+    what the run began with.
+    """
+    found, problems = readable_runs(path)
+    if not found and not problems:
+        raise RunError(f"{path} holds no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
+    changed = {name: value for name, value in execution.items() if value is not None}
+    groups: dict[tuple[Any, ...], list[RunFolder]] = {}
+    for folder in found:
+        try:
+            if folder.finished:
+                folder.clear_checkpoints()  # a kill right after the result leaves them
+            else:
+                how = {**(folder.execution() or {}), **changed}
+                options = tuple((name, how[name]) for name in EXECUTION if name in how)
+                groups.setdefault((_root(folder), _settings(folder).digest, options), []).append(folder)
+        except RunError as error:
+            problems.append(str(error))
+    plans = [
+        Plan(_settings(runs[0]), tuple(sorted(run.seed for run in runs)), root, device, parallel, **dict(options))
+        for (root, _, options), runs in groups.items()
+    ]
+    return plans, problems
+
+
+def _settings(folder: RunFolder) -> Settings:
+    """The run's settings. Edited ones are refused: they describe another run, which has another folder."""
+    try:
+        settings = Settings.from_dict(folder.settings)
+        digest = settings.digest
+    except UserError as error:
+        raise RunError(f"{folder.path}/settings.json: {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:  # a number where there should be a table
+        raise damaged(folder.path / "settings.json", error) from error
+    if digest != folder.digest:
+        raise RunError(
+            f"The settings in {folder.path} are not those the run began with (were they edited?). Restore them, "
+            "or start a run with the new ones: remnant run … --set …"
+        )
+    return settings
+
+
+def _root(folder: RunFolder) -> Path:
+    """The folder of all runs that this one is in."""
+    path, relative = folder.path.resolve(), folder.relative_path.parts
+    if path.parts[-len(relative) :] != relative:
+        raise RunError(
+            f"{folder.path} was moved. A run can only be resumed where it was made, in …/{folder.relative_path}."
+        )
+    return Path(*path.parts[: -len(relative)])

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from ..execute import Plan, pick_device
-from ..runs import RunError, RunResult, keep_results, readable_runs
-from .tables import ResultKey, Table, comparison_rows
-from .timing import TIMING_TABLE, keep_timings, time_methods, timing_rows
+from ..runs import RunError, RunResult, keep_results, read_json, readable_runs
+from .tables import ResultKey, Row, Table, comparison_rows
+from .timing import TIMES_FOLDER, TIMING_TABLE, save_timings, time_methods, timing_rows
 
 TimingJob = Callable[[Callable[[str], None]], None]  # takes a function that prints a line
 
@@ -17,10 +17,7 @@ TimingJob = Callable[[Callable[[str], None]], None]  # takes a function that pri
 class Reproduction:
     """One table of the paper: the work that is missing, and the rows to print.
 
-    Args:
-        table: from `select_tables`.
-        runs: the folder of runs.
-        kept: the folder of finished results; its seeds take precedence.
+    `runs` is the folder of runs, and `kept` the folder of finished results, which takes precedence.
     """
 
     def __init__(self, table: Table, runs: Path, kept: Path) -> None:
@@ -29,22 +26,21 @@ class Reproduction:
     def missing(
         self, seeds: Sequence[int], device: str = "auto", parallel: int = 0
     ) -> tuple[list[Plan | TimingJob], list[str]]:
-        """The work that is missing, and a sentence for each run that cannot be read.
+        """A plan for the missing seeds of each row, and a sentence for each run that cannot be read.
 
-        The work is a plan for the missing seeds of each row. Table 2 is always measured again, one job per benchmark.
+        Table 2 is always measured again, with one job per benchmark.
         """
         rows = self.table.to_run()
         if self.table.name == TIMING_TABLE:
             pick_device(device)  # fails once, and not for every benchmark
-            groups = [
-                [row for row in rows if row.benchmark == name] for name in dict.fromkeys(r.benchmark for r in rows)
-            ]
-            return [partial(time_methods, group, device, self.runs) for group in groups], []
+            groups: dict[str, list[Row]] = {}
+            for row in rows:
+                groups.setdefault(row.benchmark, []).append(row)
+            return [partial(time_methods, group, device, self.runs) for group in groups.values()], []
         results, problems = finished_results([self.kept, self.runs])
         plans: list[Plan | TimingJob] = []
         for row in rows:
-            todo = tuple(seed for seed in seeds if seed not in results.get(row.key, {}))
-            if todo:
+            if todo := tuple(seed for seed in seeds if seed not in results.get(row.key, {})):
                 plans.append(Plan(row.settings, todo, self.runs, device, parallel))
         return plans, problems
 
@@ -56,10 +52,7 @@ class Reproduction:
 
 
 def finished_results(roots: Iterable[Path]) -> tuple[dict[ResultKey, dict[int, RunResult]], list[str]]:
-    """The results of finished runs below these folders, and a sentence for each run that cannot be read.
-
-    If several folders have the same settings and seed, the first one counts.
-    """
+    """The results of finished runs, from the first folder that has them, and a sentence for each unreadable run."""
     found: dict[ResultKey, dict[int, RunResult]] = {}
     problems: list[str] = []
     for root in roots:
@@ -77,10 +70,7 @@ def finished_results(roots: Iterable[Path]) -> tuple[dict[ResultKey, dict[int, R
 
 
 def keep(runs: Path, target: Path) -> tuple[str, list[str]]:
-    """Copies the small files of finished runs and all measured times to `target`.
-
-    Returns a message about the copies, and a sentence for each run that cannot be read.
-    """
+    """Copies finished runs' small files and all times; returns a message, and a sentence for each unreadable run."""
     if not runs.is_dir():
         raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
     if target.exists() and target.samefile(runs):
@@ -89,10 +79,12 @@ def keep(runs: Path, target: Path) -> tuple[str, list[str]]:
     finished = [run for run in readable if run.finished]
     for run in finished:
         keep_results(run, target)
-    timed = keep_timings(runs, target)
+    timed = list((runs / TIMES_FOLDER).glob("*.json"))
+    for path in timed:
+        save_timings(target, path.stem, read_json(path) or {})
     if not (finished or timed or problems):
         raise RunError(
             f"No run in {runs} is finished, so nothing was kept. Name another folder with --runs, or resume the runs."
         )
-    times = f" and the times of {timed} benchmark(s)" if timed else ""
+    times = f" and the times of {len(timed)} benchmark(s)" if timed else ""
     return f"Kept {len(finished)} run(s){times} in {target}.", problems

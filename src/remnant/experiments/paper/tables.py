@@ -66,7 +66,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row's figures: ours and the paper's, in the paper's units. `seeds` is empty if nothing was run."""
+    """One row's figures, ours and the paper's, in the paper's units. `seeds` is empty if nothing was run."""
 
     row: Row
     seeds: tuple[int, ...]
@@ -85,11 +85,7 @@ def table_names() -> list[str]:
 
 
 def load_table(name: str) -> Table:
-    """One table of the paper.
-
-    Raises:
-        OptionError: if there is no such table.
-    """
+    """One table of the paper; OptionError if there is no such table."""
     tables = _content()
     if name not in tables:
         raise OptionError(f"No table called '{name}'. {did_you_mean(name, [*tables, ALL])}")
@@ -100,17 +96,14 @@ def load_table(name: str) -> Table:
 
 def select_tables(name: str, methods: Sequence[str] = (), benchmarks: Sequence[str] = ()) -> list[Table]:
     """One table, or all of them for `all`; with only the rows of these methods and benchmarks, if any are given."""
-    tables = [load_table(each) for each in (table_names() if name == ALL else [name])]
+    tables = chosen = [load_table(each) for each in (table_names() if name == ALL else [name])]
     for kind, wanted in (("method", methods), ("benchmark", benchmarks)):
         present = {getattr(row, kind) for table in tables for row in table.rows}
         for each in wanted:
             if each not in present:
                 raise OptionError(f"{name} has no {kind} '{each}'. {did_you_mean(each, present)}")
-    chosen = []
-    for table in tables:
-        rows = [row for row in table.rows if not methods or row.method in methods]
-        rows = [row for row in rows if not benchmarks or row.benchmark in benchmarks]
-        chosen.append(replace(table, rows=tuple(rows)))
+        if wanted:
+            chosen = [replace(t, rows=tuple(row for row in t.rows if getattr(row, kind) in wanted)) for t in chosen]
     return [table for table in chosen if table.rows]
 
 
@@ -119,12 +112,24 @@ def compare(table: Table, results: Results) -> list[Comparison]:
     return [_compare(row, results.get(row.key, {}) if row.runnable else {}) for row in table.rows]
 
 
+def _compare(row: Row, results: Mapping[int, RunResult]) -> Comparison:
+    runs = [results[seed] for seed in sorted(results)]
+    figures: dict[str, Sequence[float | None]] = {
+        "acc": [run.acc for run in runs],
+        "bwt": [run.bwt for run in runs],
+        "seconds": [sum(run.seconds.values()) for run in runs],
+        "capacity": [run.capacity for run in runs],
+    }
+    ours = {figure: Spread.of(figures[figure], SCALE[figure]) for figure in SCALE}
+    paper = {figure: Spread(getattr(row.paper, figure), getattr(row.paper, f"{figure}_sd", None)) for figure in SCALE}
+    return Comparison(row, tuple(sorted(results)), ours, paper)
+
+
 def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
     """The table as text cells: ours, the paper's and, except for seconds on other machines, the difference."""
     lines = []
     for found in compare(table, results):
-        row = found.row
-        line = {"benchmark": row.benchmark, "method": row.method, "variant": row.variant}
+        line = {name: getattr(found.row, name) for name in ("benchmark", "method", "variant")}
         line["seeds"] = str(len(found.seeds))
         for column in table.columns:
             line[column] = found.ours[column].text(PLACES[column]) if found.seeds else NOT_RUN
@@ -147,15 +152,3 @@ def _rows(table: str, group: Mapping[str, Any]) -> list[Row]:
         paper = {method: PaperResult.read(numbers, f"tables.toml, {table}") for method, numbers in own.items()}
     overrides, variant = tuple(group.get("overrides", ())), group.get("variant", "")
     return [Row(benchmark, name, overrides, paper.get(name, PaperResult()), variant) for name in group["methods"]]
-
-
-def _compare(row: Row, results: Mapping[int, RunResult]) -> Comparison:
-    runs = [results[seed] for seed in sorted(results)]
-    ours = {
-        "acc": Spread.of([run.acc for run in runs], SCALE["acc"]),
-        "bwt": Spread.of([run.bwt for run in runs], SCALE["bwt"]),
-        "seconds": Spread.of([sum(run.seconds.values()) for run in runs], SCALE["seconds"]),
-        "capacity": Spread.of([run.capacity for run in runs], SCALE["capacity"]),
-    }
-    paper = {figure: Spread(getattr(row.paper, figure), getattr(row.paper, f"{figure}_sd", None)) for figure in SCALE}
-    return Comparison(row, tuple(sorted(results)), ours, paper)

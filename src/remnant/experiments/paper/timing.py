@@ -1,8 +1,7 @@
 """Table 2: training times, measured one method after another in one process on the same machine and data.
 
-The times of finished runs say little about a method, because runs may share a machine. Here every method takes its steps in
-the same way (CUDA graphs on a GPU, without kernels written for one method) at the first, the middle and the last task: the
-steps of some methods grow with the number of tasks. Only a part of a long epoch is timed.
+Finished runs may have shared a machine, so their times say little. Here every method takes its steps in the same way (CUDA
+graphs on a GPU), at the first, the middle and the last task: the steps of some methods grow with the number of tasks.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ MOST_STEPS = 1000  # timed steps of an epoch
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one epoch at the first, the middle and the last task, and of a task's end (the mean)."""
+    """Seconds of an epoch at the first, the middle and the last task, and of a task's end (the mean)."""
 
     digest: str
     epochs: tuple[float, ...]
@@ -91,28 +90,24 @@ def _epoch(trainer: Trainer, method: Method, task: Task) -> float:
 
 
 def _seconds(device: torch.device, work: Callable[[], None]) -> float:
-    def synchronize() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    synchronize()
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.synchronize(device)
     start = time.perf_counter()
     work()
-    synchronize()
+    if cuda:
+        torch.cuda.synchronize(device)
     return time.perf_counter() - start
 
 
 def time_methods(rows: Sequence[Row], device: str, root: Path, report: Callable[[str], None]) -> None:
-    """Times GPM and the method of every row, all on one benchmark, and replaces the benchmark's file of times.
+    """Times GPM and the method of every row, all on one benchmark, and writes the times after each method.
 
-    The file is written after every method, so that an interruption loses nothing. A method that this device cannot run in
-    the same way as the others is left out; the error at the end names it.
+    A method that this device cannot run in the same way as the others is left out; the error at the end names it.
     """
-    chosen = pick_device(device)
-    benchmark = rows[0].benchmark
+    chosen, benchmark = pick_device(device), rows[0].benchmark
     settings = {REFERENCE: resolve(benchmark, REFERENCE), **{row.method: row.settings for row in rows}}
-    timings: dict[str, Any] = {}
-    errors = []
+    timings, errors = dict[str, Any](), []
     for method, own in settings.items():
         try:
             timing = measure(own, chosen)
@@ -127,34 +122,26 @@ def time_methods(rows: Sequence[Row], device: str, root: Path, report: Callable[
 
 
 def save_timings(root: Path, benchmark: str, content: Mapping[str, Any]) -> None:
+    """Replaces a benchmark's file of times below `root`."""
     path = root / TIMES_FOLDER / f"{benchmark}.json"
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content)
 
 
-def keep_timings(root: Path, target: Path) -> int:
-    """Copies all files of times; returns the number of benchmarks."""
-    files = list((root / TIMES_FOLDER).glob("*.json"))
-    for path in files:
-        save_timings(target, path.stem, read_json(path) or {})
-    return len(files)
-
-
 def load_timings(roots: Sequence[Path], benchmark: str) -> tuple[dict[str, Timing], str]:
     """The times of a benchmark's methods and the device, from the first of these folders that has them."""
-    for root in roots:
-        path = root / TIMES_FOLDER / f"{benchmark}.json"
-        content = read_json(path)
-        if content is not None:
-            try:
-                timings = {
-                    method: Timing(found["digest"], tuple(map(float, found["epochs"])), float(found["finish"]))
-                    for method, found in content["methods"].items()
-                }
-                return timings, str(content["environment"]["device"])
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise damaged(path, error) from error
+    for path in (root / TIMES_FOLDER / f"{benchmark}.json" for root in roots):
+        if (content := read_json(path)) is None:
+            continue
+        try:
+            timings = {
+                method: Timing(found["digest"], tuple(map(float, found["epochs"])), float(found["finish"]))
+                for method, found in content["methods"].items()
+            }
+            return timings, str(content["environment"]["device"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(path, error) from error
     return {}, ""
 
 
@@ -181,21 +168,16 @@ def _timing(settings: Settings, timings: Mapping[str, Timing]) -> Timing | None:
 
 def timing_rows(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, str]]:
     """Table 2 as text cells."""
-    timed = {benchmark: load_timings(roots, benchmark) for benchmark in {row.benchmark for row in rows}}
     lines = []
     for row in rows:
-        timings, device = timed[row.benchmark]
+        timings, device = load_timings(roots, row.benchmark)
         found = _timing(row.settings, timings) if row.runnable else None
         ours, paper = relative_to_gpm(row, timings)
-        lines.append(
-            {
-                "benchmark": row.benchmark,
-                "method": row.method,
-                "s an epoch": f"{found.epoch:.3g}" if found else NOT_RUN,
-                "s a task's end": f"{found.finish:.3g}" if found else NO_VALUE,
-                "relative to gpm": NO_VALUE if ours is None else f"{ours:.2f}",
-                "paper's": NO_VALUE if paper is None else f"{paper:.2f}",
-                "device": device if found else NO_VALUE,
-            }
-        )
+        line = {"benchmark": row.benchmark, "method": row.method}
+        line["s an epoch"] = f"{found.epoch:.3g}" if found else NOT_RUN
+        line["s a task's end"] = f"{found.finish:.3g}" if found else NO_VALUE
+        line["relative to gpm"] = NO_VALUE if ours is None else f"{ours:.2f}"
+        line["paper's"] = NO_VALUE if paper is None else f"{paper:.2f}"
+        line["device"] = device if found else NO_VALUE
+        lines.append(line)
     return lines
