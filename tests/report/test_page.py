@@ -118,8 +118,8 @@ def test_the_same_runs_give_the_same_bytes_and_no_leftovers(tmp_path: Path) -> N
 
 def test_a_users_own_stream_is_a_benchmark(tmp_path: Path) -> None:
     run(tmp_path / "runs", settings("my/own file.py:stream", "gpm"), 0, ranks={"hidden.0": [3, 2, 1]}, memory_bytes=5)
-    written = write_report([tmp_path / "runs"], tmp_path / "report")
-    assert written.runs == 1
+    content = write_report([tmp_path / "runs"], tmp_path / "report")
+    assert len(content.collection.reading.runs) == 1
     page = read(tmp_path / "report")
     assert any("GPM on my/own file.py:stream" in words for words in page.words)
     assert {file.parent.name for file in (tmp_path / "report").rglob("*.svg")} == {"figures"}
@@ -127,9 +127,9 @@ def test_a_users_own_stream_is_a_benchmark(tmp_path: Path) -> None:
 
 def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    written = write_report([tmp_path / "none"], tmp_path / "report")
+    content = write_report([tmp_path / "none"], tmp_path / "report")
     words = " ".join(read(tmp_path / "report").words)
-    assert (written.runs, written.figures) == (0, 0)
+    assert (content.collection.reading.runs, content.drawings) == ((), {})
     assert "No runs were found" in words
     assert "not run" in words
     assert not re.search(r"\bnan\b|None|Infinity", words)

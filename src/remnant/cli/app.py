@@ -1,19 +1,40 @@
-"""The `remnant` command, to which the other modules of this room add their commands."""
+"""The `remnant` command and its console. Other modules of this room add their commands."""
 
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from typer.core import TyperGroup
 
-from .console import friendly_errors
+from remnant.errors import UserError
+
+out = Console()
+err = Console(stderr=True)
+
+
+def print_text(text: str, console: Console = out, **options: Any) -> None:
+    """Prints text as it is: no markup, no colours for numbers, no line breaks."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False, **options)
+
+
+def print_error(text: str, label: str = "Error", colour: str = "red") -> None:
+    """Prints a coloured label and a sentence to standard error."""
+    err.print(f"{label}:", style=colour, end=" ")
+    print_text(text, err)
 
 
 class FriendlyGroup(TyperGroup):
-    """Runs every command with `friendly_errors`."""
+    """Prints errors that the user can fix as one sentence, and exits with code 1 (with 130 after Ctrl-C)."""
 
     def invoke(self, ctx: Any) -> Any:
-        with friendly_errors():
+        try:
             return super().invoke(ctx)
+        except (UserError, OSError) as error:
+            print_error(str(error))
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            err.print("Interrupted.")
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Typer
 
-from .console import err, out, print_error, print_text
+from .app import err, print_error, print_text
 
-data = typer.Typer(help="List, download and add datasets.", no_args_is_help=True)
+data = Typer(help="List, download and add datasets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="A dataset (remnant data status lists them).")]
+Name = Annotated[str, Argument(help="A dataset (remnant data status lists them).")]
 
 
 @data.command("status")
@@ -31,7 +31,7 @@ def data_status() -> None:
         rows.append({"dataset": row.name, "state": state, **counts, "size": size, "title": row.title})
     print_text(f"Prepared datasets in {data_root()}")
     colours = {"ready": "green", "damaged": "red", "missing": "dim"}
-    print_rows(out, "", rows, ("dataset", "state", "title"), lambda text: colours.get(text, ""))
+    print_rows("", rows, ("dataset", "state", "title"), lambda text: colours.get(text, ""))
     for row in found:
         if not row.ready and row.bytes:
             print_error(row.problem, row.name)
@@ -64,7 +64,7 @@ def data_fetch(name: Name) -> None:
 
 @data.command("add")
 def data_add(
-    name: Name, path: Annotated[Path, typer.Argument(help="A folder or archive with the dataset's original files.")]
+    name: Name, path: Annotated[Path, Argument(help="A folder or archive with the dataset's original files.")]
 ) -> None:
     """Prepare a dataset from original files that you already have.
 

@@ -4,12 +4,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
-
 from remnant.evaluation import AccuracyMatrix
 from remnant.experiments import Plan, resolve, run
 
-from .console import print_text
+from .app import err, out, print_text
 from .progress import show_progress
 from .tables import print_accuracies
 
@@ -21,47 +19,42 @@ TITLES = {
 PICTURE = Path("demo.png")
 
 
-def run_demo(out: Console, err: Console) -> None:
+def run_demo() -> None:
     """Runs the three methods, prints their accuracies, and draws them to demo.png."""
     start = time.perf_counter()
-    matrices: dict[str, AccuracyMatrix] = {}
-    sentences: list[str] = []
     with tempfile.TemporaryDirectory() as root:
+        found = {}
         for method, title in TITLES.items():
             plan = Plan(resolve("permuted-digits", method), (0,), Path(root), device="cpu")
             with show_progress(err, quiet=not err.is_terminal, title=title) as watch:
                 (folder,) = run(plan, watch)
-            contents = folder.read()
-            assert contents.matrix is not None
-            assert contents.result is not None
-            bwt = contents.result.bwt
-            forgotten = "" if bwt is None else f"; {-100 * bwt:.1f} points forgotten"
-            sentences.append(f"{title}: {100 * contents.result.acc:.1f} % on all tasks at the end{forgotten}")
-            if method != "multitask":  # which has only the last row
-                matrices[title] = contents.matrix
-    for title, sentence in zip(TITLES.values(), sentences, strict=True):
+            found[title] = folder.read()
+    matrices: dict[str, AccuracyMatrix] = {}
+    for title, contents in found.items():
+        assert contents.matrix is not None
+        assert contents.result is not None
         out.print()
-        if title in matrices:
-            print_accuracies(out, matrices[title], f"{title}: accuracy, %, after learning each task")
-        print_text(sentence, out)
-    print_text(f"\n{time.perf_counter() - start:.0f} s. {_draw(matrices)}", out)
+        if title != TITLES["multitask"]:  # which has only the last row
+            matrices[title] = contents.matrix
+            print_accuracies(contents.matrix, f"{title}: accuracy, %, after learning each task")
+        bwt = contents.result.bwt
+        forgotten = "" if bwt is None else f"; {-100 * bwt:.1f} points forgotten"
+        print_text(f"{title}: {100 * contents.result.acc:.1f} % on all tasks at the end{forgotten}")
+    print_text(f"\n{time.perf_counter() - start:.0f} s. {_draw(matrices)}")
 
 
 def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
     """Draws the matrices. Returns where the picture is, or why there is none: that is no reason to fail."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         return "No picture: that needs matplotlib (pip install 'remnant[report]')."
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(matrices), figsize=(9, 4.2), layout="constrained")
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    axes = figure.subplots(1, len(matrices))
     for axis, (title, matrix) in zip(axes, matrices.items(), strict=True):
-        values = 100 * matrix.values
+        values, tasks = 100 * matrix.values, range(matrix.tasks)
         image = axis.imshow(values, vmin=0, vmax=100, cmap="viridis")
         axis.set(title=f"{title}: {values[-1].mean():.0f} % at the end", xlabel="accuracy on task", ylabel="after task")
-        tasks = range(matrix.tasks)
         axis.set_xticks(tasks, [str(task + 1) for task in tasks])
         axis.set_yticks(tasks, [str(task + 1) for task in tasks])
         for t in tasks:
@@ -73,6 +66,4 @@ def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
         figure.savefig(PICTURE, dpi=110)
     except OSError as error:
         return f"No picture: {PICTURE} could not be written here ({error.strerror or error})."
-    finally:
-        plt.close(figure)
     return f"Picture: {PICTURE}"

@@ -7,8 +7,6 @@ import typer
 
 from remnant.errors import UserError
 
-from .console import out
-
 listing = typer.Typer(help="List methods, benchmarks, models and settings.", no_args_is_help=True)
 
 
@@ -80,4 +78,4 @@ def _summary(registry: Mapping[str, Any], name: str) -> str:
 def _print(rows: list[dict[str, str]]) -> None:
     from .tables import print_rows
 
-    print_rows(out, "", rows, tuple(rows[0]), lambda cell: "green" if cell == "ready" else "")
+    print_rows("", rows, tuple(rows[0]), lambda cell: "green" if cell == "ready" else "")

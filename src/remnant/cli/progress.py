@@ -1,8 +1,10 @@
-"""Progress of runs: a live table on a terminal, plain lines elsewhere, and TensorBoard on request."""
+"""Runs and their progress: a live table on a terminal, plain lines elsewhere, and TensorBoard on request."""
 
 import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from rich.live import Live
 from rich.table import Table
 
 from remnant.errors import UserError
-from remnant.experiments.execute import Progress, Watcher
+from remnant.experiments.execute import Plan, Progress, Watcher, run
+from remnant.experiments.runs import RunFolder
 
-from .console import print_text
+from .app import err, print_text
+from .tables import print_results
 
 COLUMNS = ("task", "epoch", "loss", "accuracy", "steps/s", "left")
 
@@ -22,115 +26,109 @@ class SeedStatus:
     """The progress of one seed, as text for each column."""
 
     def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.first_share: float | None = None  # of the work, at the first report: a resumed run starts in the middle
         self.cells: dict[str, str] = {}
-        self.finished = False
+        self.first: tuple[float, float] | None = None  # share of the work and time: a resumed run starts in the middle
 
     def update(self, progress: Progress) -> None:
         self.cells["task"] = f"{progress.task + 1}/{progress.tasks}"
         if (epoch := progress.epoch) is not None:
-            unknown = epoch.valid_accuracy != epoch.valid_accuracy
             self.cells |= {
                 "epoch": f"{epoch.epoch}/{epoch.epochs}",
                 "loss": f"{epoch.loss:.3f}",
-                "accuracy": "–" if unknown else f"{100 * epoch.valid_accuracy:.1f} %",
+                "accuracy": "–" if isnan(epoch.valid_accuracy) else f"{100 * epoch.valid_accuracy:.1f} %",
                 "steps/s": f"{epoch.steps / max(epoch.seconds, 1e-9):,.0f}",
                 "left": self._time_left((progress.task + epoch.epoch / epoch.epochs) / progress.tasks),
             }
         if progress.row:
             self.cells["accuracy"] = f"{100 * sum(progress.row) / len(progress.row):.1f} %"
-        if progress.finished:
+        if progress.finished:  # elapsed instead of remaining time
             self.cells |= {"epoch": "done", "left": f"took {_duration(progress.seconds)}"}
-            self.finished = True
 
     def line(self) -> str:
-        """All cells in one line. Once finished, shows elapsed instead of remaining time."""
         words = {column: f"{column} {self.cells[column]}" for column in COLUMNS if column in self.cells}
-        if self.finished:
-            words["left"] = self.cells["left"]
-        return "  ".join(words.values())
+        return "  ".join(words.values()).replace("left took", "took")
 
     def _time_left(self, share: float) -> str:
-        if self.first_share is None:
-            self.first_share, self.start = share, time.perf_counter()
+        now = time.perf_counter()
+        if self.first is None:
+            self.first = share, now
             return "?"
-        done = share - self.first_share
-        return _duration((time.perf_counter() - self.start) / done * (1 - share) if done > 0 else 0.0)
+        done = share - self.first[0]
+        return _duration((now - self.first[1]) / done * (1 - share) if done > 0 else 0.0)
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-class Display:
-    """Shows the progress of all seeds. An instance is a `Watcher`."""
-
-    def __init__(self, console: Console, title: str, *, quiet: bool, tensorboard: Path | None) -> None:
-        self._console, self._title, self._quiet = console, title, quiet
-        self._seeds: dict[int, SeedStatus] = {}
-        self._title_printed = False
-        self._tensorboard = TensorBoard(tensorboard) if tensorboard else None
-        self.live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
-
-    def __call__(self, progress: Progress) -> None:
-        if progress.note and (progress.serious or not self._quiet):
-            self._print(progress.seed, progress.note)
-        if not progress.tasks:  # only a note
-            return
-        status = self._seeds.setdefault(progress.seed, SeedStatus())
-        status.update(progress)
-        if self._tensorboard:
-            self._tensorboard.write(progress)
-        if self.live:
-            self.live.update(self._table())
-        elif not self._quiet and (progress.row or progress.finished):
-            self._print(progress.seed, status.line())
-
-    def _print(self, seed: int, text: str) -> None:
-        if self.live is None and not self._title_printed:  # a log may hold the lines of several plans
-            print_text(self._title, self._console)
-            self._title_printed = True
-        print_text(f"seed {seed}: {text}", self._console)
-
-    def _table(self) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="dim", title=self._title, title_justify="left")
-        for column in ("seed", *COLUMNS):
-            table.add_column(column, justify="right")
-        for seed, status in sorted(self._seeds.items()):
-            table.add_row(str(seed), *(status.cells.get(column, "") for column in COLUMNS))
-        return table
-
-
 @contextmanager
 def show_progress(console: Console, *, quiet: bool, title: str, tensorboard: Path | None = None) -> Iterator[Watcher]:
-    """Gives a watcher that shows the progress of runs until the block ends."""
-    display = Display(console, title, quiet=quiet, tensorboard=tensorboard)
-    with display.live or nullcontext():
-        yield display
+    """Gives a watcher that shows the progress of all seeds until the block ends."""
+    seeds: dict[int, SeedStatus] = defaultdict(SeedStatus)
+    live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
+    log = tensorboard_log(tensorboard) if tensorboard else None
+    heading = [] if live else [title]  # a log may hold the lines of several plans
+
+    def print_line(seed: int, text: str) -> None:
+        while heading:
+            print_text(heading.pop(), console)
+        print_text(f"seed {seed}: {text}", console)
+
+    def watch(progress: Progress) -> None:
+        if progress.note and (progress.serious or not quiet):
+            print_line(progress.seed, progress.note)
+        if not progress.tasks:  # only a note
+            return
+        seeds[progress.seed].update(progress)
+        if log:
+            log(progress)
+        if live:
+            live.update(_table(title, seeds))
+        elif not quiet and (progress.row or progress.finished):
+            print_line(progress.seed, seeds[progress.seed].line())
+
+    with live or nullcontext():
+        yield watch
 
 
-class TensorBoard:
-    """Writes the numbers of each seed to its own TensorBoard log."""
+def _table(title: str, seeds: Mapping[int, SeedStatus]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", title=title, title_justify="left")
+    for column in ("seed", *COLUMNS):
+        table.add_column(column, justify="right")
+    for seed, status in sorted(seeds.items()):
+        table.add_row(str(seed), *(status.cells.get(column, "") for column in COLUMNS))
+    return table
 
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError("--tensorboard needs TensorBoard: pip install 'remnant[tensorboard]'.") from None
-        self._new_writer: Any = SummaryWriter
-        self._folder = folder
-        self._writers: dict[int, Any] = {}
-        self._epochs: dict[int, int] = {}
 
-    def write(self, progress: Progress) -> None:
-        if progress.seed not in self._writers:
-            self._writers[progress.seed] = self._new_writer(str(self._folder / f"seed{progress.seed}"))
-        writer = self._writers[progress.seed]
+def tensorboard_log(folder: Path) -> Watcher:
+    """A watcher that writes the numbers of each seed to its own TensorBoard log."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("--tensorboard needs TensorBoard: pip install 'remnant[tensorboard]'.") from None
+    new_writer: Any = SummaryWriter
+    writers: dict[int, Any] = {}
+    epochs: Counter[int] = Counter()
+
+    def write(progress: Progress) -> None:
+        seed = progress.seed
+        writer = writers[seed] = writers.get(seed) or new_writer(str(folder / f"seed{seed}"))
         if progress.epoch is not None:
-            epoch = self._epochs[progress.seed] = self._epochs.get(progress.seed, 0) + 1
+            epochs[seed] += 1
             for name in ("loss", "valid_loss", "valid_accuracy", "lr"):
-                writer.add_scalar(f"epoch/{name}", getattr(progress.epoch, name), epoch)
+                writer.add_scalar(f"epoch/{name}", getattr(progress.epoch, name), epochs[seed])
         for task, accuracy in enumerate(progress.row):
             writer.add_scalar(f"accuracy/task{task + 1}", accuracy, progress.task + 1)
         writer.flush()
+
+    return write
+
+
+def run_plan(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> list[RunFolder]:
+    title = f"{plan.settings.benchmark} · {plan.settings.method}"
+    with show_progress(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
+        return run(plan, watch)
+
+
+def run_and_print(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> None:
+    print_results(plan.settings, run_plan(plan, quiet, tensorboard), matrix=not quiet)

@@ -15,21 +15,16 @@ from rich.text import Text
 from remnant.evaluation import AccuracyMatrix, Spread
 from remnant.report import Column, Grid, cell_text, number
 
-from .console import print_text
+from .app import out, print_text
 
 if TYPE_CHECKING:
     from remnant.experiments.runs import RunFolder
     from remnant.experiments.settings import Settings
 
-Rows = Sequence[Mapping[str, str]]  # cells by heading
 Style = Callable[[str], str]  # the colour of a cell
 
 
-def no_style(text: str) -> str:
-    return ""
-
-
-def print_grid(console: Console, grid: Grid, style: Style = no_style) -> None:
+def print_grid(grid: Grid, style: Style = lambda text: "") -> None:
     """Prints a table. On a narrow terminal text wraps, but numbers and the first column are never cut short."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     rows = [[cell_text(cell) for cell in row] for row in grid.rows]
@@ -39,25 +34,26 @@ def print_grid(console: Console, grid: Grid, style: Style = no_style) -> None:
         table.add_column(column.heading, justify="left" if column.text else "right", min_width=None if wraps else whole)
     for row in rows:
         table.add_row(*(Text(text, style(text)) for text in row))
-    least, most = table.__rich_measure__(console, console.options.update(max_width=10_000))
-    width = console.width if least <= console.width else most
+    least, most = table.__rich_measure__(out, out.options.update(max_width=10_000))
+    width = out.width if least <= out.width else most
     if grid.title:
-        print_text(grid.title, console, style="italic")
-    Console(file=console.file, width=width, force_terminal=console.is_terminal, highlight=False).print(table)
+        print_text(grid.title, style="italic")
+    Console(file=out.file, width=width, force_terminal=out.is_terminal, highlight=False).print(table)
 
 
-def print_rows(console: Console, title: str, rows: Rows, text: Sequence[str] = (), style: Style = no_style) -> None:
+def print_rows(
+    title: str, rows: Sequence[Mapping[str, str]], text: Sequence[str] = (), style: Style = lambda text: ""
+) -> None:
     """Prints rows of cells by heading, without empty columns. `text` names the columns to align to the left.
 
     The heading `acc (paper)` is printed as `paper`: the column `acc` is beside it.
     """
     names = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
-    headings = [re.sub(r".* \((paper|difference)\)", r"\1", name) for name in names]
-    columns = tuple(Column(heading, text=name in text) for name, heading in zip(names, headings, strict=True))
-    print_grid(console, Grid("", title, columns, tuple(tuple(row[name] for name in names) for row in rows)), style)
+    columns = [Column(re.sub(r".* \((paper|difference)\)", r"\1", name), text=name in text) for name in names]
+    print_grid(Grid("", title, tuple(columns), tuple(tuple(row[name] for name in names) for row in rows)), style)
 
 
-def print_accuracies(console: Console, matrix: AccuracyMatrix, title: str) -> None:
+def print_accuracies(matrix: AccuracyMatrix, title: str) -> None:
     """Prints R in per cent, a row for each task learnt. Rows that were not measured are left out."""
     columns = (Column("after", text=True), *(Column(str(task + 1)) for task in range(matrix.tasks)))
     rows = []
@@ -65,7 +61,7 @@ def print_accuracies(console: Console, matrix: AccuracyMatrix, title: str) -> No
         cells = [number(None if isnan(value) else 100 * value, 1, otherwise="") for value in row]
         if any(cells):
             rows.append((str(t + 1), *cells))
-    print_grid(console, Grid("", title, columns, tuple(rows)), _accuracy_colour)
+    print_grid(Grid("", title, columns, tuple(rows)), _accuracy_colour)
 
 
 def _accuracy_colour(text: str) -> str:
@@ -74,21 +70,21 @@ def _accuracy_colour(text: str) -> str:
     return "green" if float(text) >= 90 else "yellow" if float(text) >= 60 else "red"
 
 
-def print_results(console: Console, settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
+def print_results(settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
     """Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
     from remnant.experiments.settings import recipe, resolve  # slow to import, and lists do not need it
 
     finished = [folder for folder in folders if folder.finished]
     if matrix and finished and (first := finished[0].matrix()) is not None:
-        print_accuracies(console, first, f"Accuracy, %, after learning each task (seed {finished[0].seed})")
+        print_accuracies(first, f"Accuracy, %, after learning each task (seed {finished[0].seed})")
     results = [result for folder in finished if (result := folder.read().result)]
     acc = Spread.of([result.acc for result in results], 100).text(2)
     bwt = Spread.of([result.bwt for result in results]).text(3, "+")
     seconds = Spread.of([sum(result.seconds.values()) for result in results]).text(0)
-    print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed(s)", console)
+    print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed(s)")
     paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
     # The paper's figures are for the recipe's settings, and would mislead beside others.
     if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
-        print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", console, style="dim")
+        print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", style="dim")
     if finished:
-        print_text(f"in {finished[0].path.parent}", console, style="dim")
+        print_text(f"in {finished[0].path.parent}", style="dim")

@@ -10,15 +10,15 @@ from remnant.errors import UserError
 from remnant.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from .content import Content
     from .grid import Column, Grid, cell_text, number
-    from .page import Written
 else:
     __getattr__, __dir__ = lazy_exports(__name__, dict.fromkeys(("Column", "Grid", "cell_text", "number"), ".grid"))
 
 __all__ = ["Column", "Grid", "cell_text", "number", "write_report"]
 
 
-def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Written:
+def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Content:
     """Writes index.html, figures/ and tables/ for all runs below some folders.
 
     Args:
@@ -27,7 +27,7 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
         docs: If given, results.md and its figures are written to this folder too.
 
     Returns:
-        The path of the page, and the numbers of runs, tables and figures.
+        Everything that the report shows.
 
     Raises:
         UserError: A folder does not exist, a file cannot be written, or matplotlib or Jinja is not installed.

@@ -12,7 +12,7 @@ from .names import expected_methods, run_command, title_of
 from .overview import Card, Matrix, make_card, make_matrix
 from .records import RunRecord, read_runs
 from .tables import all_grids
-from .variants import Collection, Variant, collect, flat_settings
+from .variants import Collection, Variant, collect, flatten
 
 PARTS = ("train", "evaluate", "consolidate")
 
@@ -27,7 +27,7 @@ class VariantDetails(NamedTuple):
     def settings(self) -> list[tuple[str, str, bool]]:
         """Each setting's key, its value, and whether it differs from the recipe."""
         changed = {change.partition("=")[0] for change in self.variant.changes or ()}
-        return [(key, value, key in changed) for key, value in flat_settings(self.variant.settings)]
+        return [(key, value, key in changed) for key, value in flatten(self.variant.settings)]
 
     @property
     def command(self) -> str:

@@ -49,11 +49,8 @@ def slug(*names: str) -> str:
 
 def sort_methods(names: Iterable[str]) -> list[str]:
     """Lists GPM first, then the others by name, then fine-tuning and the bounds."""
-
-    def position(name: str) -> tuple[int, bool, str]:
-        return LISTED_LAST.index(name) + 1 if name in LISTED_LAST else 0, name != "gpm", name
-
-    return sorted(set(names), key=position)
+    last = {name: position for position, name in enumerate(LISTED_LAST, 1)}
+    return sorted(set(names), key=lambda name: (last.get(name, 0), name != "gpm", name))
 
 
 def sort_benchmarks(names: Iterable[str]) -> list[str]:

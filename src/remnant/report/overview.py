@@ -1,7 +1,6 @@
 """The top of the page: a card for each benchmark, and the matrix of methods and benchmarks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from remnant.evaluation import Spread
@@ -21,8 +20,7 @@ AGREEMENT = {
 ONE_SEED = "One seed: cannot say how sure."
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """Sentences about the best method on a benchmark. Fields are empty where there is nothing to say."""
 
     title: str
@@ -33,12 +31,6 @@ class Card:
     certainty: str = ""
     paper: str = ""
     bound: str = ""
-
-    @property
-    def sentences(self) -> str:
-        winner = f"{self.winner}, {self.acc} ({self.seeds})." if self.winner else ""
-        parts = (winner, self.margin, self.certainty, self.paper, f"{self.bound}." if self.bound else "")
-        return " ".join(filter(None, parts))
 
 
 def make_card(collection: Collection, benchmark: str) -> Card:

@@ -8,12 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from remnant import __version__
@@ -30,18 +29,7 @@ DOCS_COMMAND = "remnant report results -o report --docs docs"
 DOCS_FIGURES = ("first-task-pmnist", "first-task-split-cifar100", "trade-off-split-cifar100", "ranks-split-cifar100")
 
 
-class Written(NamedTuple):
-    """The path of the page and the numbers of things on it, for the message at the end."""
-
-    page: Path
-    runs: int
-    unfinished: int
-    damaged: list[str]
-    figures: int
-    tables: int
-
-
-def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Written:
+def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Content:
     content = make_content(roots)
     drawn = {name: drawing.render() for name, drawing in content.drawings.items()}
     svgs = {name: svg for name, (svg, _) in drawn.items()}
@@ -54,10 +42,7 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
     _replace(target, contents)
     if docs is not None:
         _write_docs(content, docs, svgs)
-    reading = content.collection.reading
-    finished = sum(1 for run in reading.runs if run.result)
-    damaged = [f"{run.path}: {run.problem}" for run in reading.damaged]
-    return Written(target / INDEX, finished, len(reading.runs) - finished, damaged, len(drawn), len(content.grids))
+    return content
 
 
 def _replace(target: Path, contents: Mapping[str, bytes]) -> None:
@@ -102,9 +87,8 @@ def render_page(content: Content, svgs: Mapping[str, str]) -> str:
             svg = re.sub(rf'(id="|#){re.escape(name)}-', rf"\g<1>{name}-{shown[name]}-", svg)
         return Markup(svg)
 
-    static = {"style": Markup(_template("style.css")), "script": Markup(_template("script.js"))}
     values = {"svg": inline, "groups": header_groups, "absent": ABSENT, "version": __version__}
-    page = _render("index.html.jinja", content, autoescape=True, **static, **values)
+    page = _render("index.html.jinja", content, autoescape=True, **values)
     return re.sub(r"\n\s*\n+", "\n", page)
 
 
@@ -139,10 +123,6 @@ def header_groups(grid: Grid) -> list[tuple[str, int]]:
 
 def _render(template: str, content: Content, *, autoescape: bool, **values: Any) -> str:
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=FunctionLoader(_template), autoescape=autoescape, **options)
+    environment = Environment(loader=PackageLoader("remnant.report"), autoescape=autoescape, **options)
     environment.filters |= {"text": cell_text, "escaped": escape_markdown, "markdown": markdown}
     return environment.get_template(template).render(content=content, **values)
-
-
-def _template(name: str) -> str:
-    return (files("remnant.report") / "templates" / name).read_text(encoding="utf-8")

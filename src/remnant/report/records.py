@@ -63,39 +63,38 @@ def read_runs(roots: Iterable[Path]) -> Reading:
     for root in roots:
         if not root.is_dir():
             raise RunError(f"{root} is not a folder. Give a folder that contains run folders, such as results or runs.")
-        for folder in run_folders(root):
-            path = folder.relative_to(root).as_posix() if folder != root else root.name
+        for path in run_folders(root):
+            shown = path.relative_to(root).as_posix() if path != root else root.name
             try:
-                run, edited = _read(folder, path)
+                folder = RunFolder.open(path)
+                run = _record(folder, shown)
             except RunError as error:
-                damaged.append(Damaged(path, _without(str(error), folder)))
+                damaged.append(_damaged(shown, error, path))
                 continue
-            remarks += edited
+            if run.digest != folder.digest:
+                remarks.append(
+                    f"{shown}: the settings were edited after the run had begun (their digest is {run.digest}, not "
+                    f"{folder.digest}). The run is kept apart from runs of {folder.digest}."
+                )
             if run.key in runs:
-                remarks.append(f"{path} repeats the settings and the seed of {runs[run.key].path}, and is not counted.")
+                remarks.append(
+                    f"{shown} repeats the settings and the seed of {runs[run.key].path}, and is not counted."
+                )
             runs.setdefault(run.key, run)
         for file in sorted((root / TIMES_FOLDER).glob("*.json")):
             try:
                 timed.setdefault(file.stem, TimedMethods(*load_timings([root], file.stem)))
             except RunError as error:
-                damaged.append(Damaged(file.relative_to(root).as_posix(), _without(str(error), file)))
+                damaged.append(_damaged(file.relative_to(root).as_posix(), error, file))
     return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), timed)
 
 
-def _read(path: Path, shown: str) -> tuple[RunRecord, list[str]]:
-    folder = RunFolder.open(path)
+def _record(folder: RunFolder, path: str) -> RunRecord:
     contents: dict[str, Any] = vars(folder.read())
     names: dict[str, Any] = {"benchmark": folder.benchmark, "method": folder.method, "seed": folder.seed}
-    run = RunRecord(**contents, **names, path=shown, settings=folder.settings)
-    if run.digest == folder.digest:
-        return run, []
-    edited = (
-        f"{shown}: the settings were edited after the run had begun (their digest is {run.digest}, not "
-        f"{folder.digest}). The run is kept apart from runs of {folder.digest}."
-    )
-    return run, [edited]
+    return RunRecord(**contents, **names, path=path, settings=folder.settings)
 
 
-def _without(message: str, path: Path) -> str:
+def _damaged(shown: str, error: RunError, path: Path) -> Damaged:
     """Removes the path from the message: the report names it beside the message."""
-    return message.replace(f"{path}/", "").replace(str(path), "it")
+    return Damaged(shown, str(error).replace(f"{path}/", "").replace(str(path), "it"))

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -41,7 +43,7 @@ class Variant:
 
     @property
     def slug(self) -> str:
-        return slug(self.benchmark, self.method, self.digest)
+        return slug(*self.key)
 
     @property
     def anchor(self) -> str:
@@ -153,7 +155,7 @@ class Variant:
         threshold = options.get("threshold")
         entries = threshold.items() if isinstance(threshold, dict) else ()
         rest = {key: value for key, value in entries if key not in ("start", "value")}
-        return repr(sorted(_flatten({**self.settings, "options": {**options, "threshold": rest}})))
+        return repr(sorted(flatten({**self.settings, "options": {**options, "threshold": rest}})))
 
 
 @dataclass(frozen=True)
@@ -195,12 +197,9 @@ class Collection:
 
 
 def collect(reading: Reading) -> Collection:
-    groups: dict[tuple[str, str, str], list[RunRecord]] = {}
-    for run in reading.runs:
-        groups.setdefault((run.benchmark, run.method, run.digest), []).append(run)
     variants = []
-    for key, runs in sorted(groups.items()):
-        runs.sort(key=lambda run: run.seed)
+    for key, group in groupby(reading.runs, attrgetter("benchmark", "method", "digest")):  # by which they are sorted
+        runs = list(group)
         finished = tuple(run for run in runs if run.result)
         unfinished = tuple(run for run in runs if not run.result)
         variants.append(Variant(*key, finished, unfinished, changes(runs[0].settings)))
@@ -217,38 +216,33 @@ def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
         Settings.from_dict(settings)
     except (UserError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    changed = [_as_typed(change) for change in _differences(recipe, settings)]
-    changed.sort(key=lambda change: change.startswith("no "))
+    changed = sorted(_differences(recipe, settings), key=lambda change: change.startswith("no "))
     return (*[f"{protocol} protocol"] * (protocol != "paper"), *changed)
 
 
 def _differences(recipe: Mapping[str, Any], own: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yields `key=value` for new and changed settings, and `no key` for removed ones."""
     for key in sorted({*recipe, *own}):
-        path, old, new = f"{prefix}{key}", recipe.get(key), own.get(key)
+        old, new = recipe.get(key), own.get(key)
         if key not in own:
             # A threshold in another form replaces the recipe's as a whole, so there is no need to list what it removes.
-            if not (prefix == "options.threshold." and not own.keys() & recipe.keys()):
-                yield f"no {path}"
+            if not (prefix == "threshold." and not own.keys() & recipe.keys()):
+                yield f"no {prefix}{key}"
         elif isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, f"{path}.")
+            yield from _differences(old, new, _section(prefix, key))
         elif old != new:
-            yield from (f"{p}={v}" for p, v in _flatten({key: new}, prefix))
+            yield from (f"{path}={value}" for path, value in flatten({key: new}, prefix))
 
 
-def _as_typed(path: str) -> str:
-    """On the command line, options of the method have no section."""
-    return path.replace("options.", "", 1) if path.startswith(("options.", "no options.")) else path
-
-
-def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in content.items():
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yields each key and value as `--set` takes them."""
+    for key, value in settings.items():
         if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, _section(prefix, key))
         else:
             yield f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def flat_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The settings as pairs of key and value, in the form that `--set` takes."""
-    return [(_as_typed(path), value) for path, value in _flatten(settings)]
+def _section(prefix: str, key: str) -> str:
+    """The start of the keys in a section. On the command line, the method's options have no section."""
+    return "" if (prefix, key) == ("", "options") else f"{prefix}{key}."

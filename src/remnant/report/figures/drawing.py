@@ -48,7 +48,8 @@ class Drawing:
     @property
     def digest(self) -> str:
         # Ten digits, because sums on another machine may differ in the last one.
-        text = json.dumps(_rounded(self.data), sort_keys=True)
+        rounded = json.loads(json.dumps(self.data), parse_float=lambda digits: float(f"{float(digits):.10g}"))
+        text = json.dumps(rounded, sort_keys=True)
         return hashlib.sha256(f"{self.name}\n{self.title}\n{self.alt}\n{text}".encode()).hexdigest()[:16]
 
     def render(self) -> tuple[str, bytes]:
@@ -75,7 +76,8 @@ class Drawing:
         rest = re.sub(r'((?:xlink:)?href="|url\()#', rf"\1#{self.name}-", rest)
         rest = rest.replace(INK, "currentColor").replace("font-family: 'DejaVu Sans'; ", "")
         rest = re.sub(r' transform="rotate\(-0 [^"]*"', "", rest)
-        rest = re.sub(r'\b(?:d|x|y|transform|width|height)="[^"]*"', _two_digits, rest)
+        lengths = r'\b(?:d|x|y|transform|width|height)="[^"]*"'  # a hundredth of a point is precise enough
+        rest = re.sub(lengths, lambda attribute: re.sub(r"(\.\d\d)\d+", r"\1", attribute[0]), rest)
         rest = re.sub(r"\n\s*", "\n", rest)
         alt = escape(self.alt, quote=False).replace('"', "&quot;").replace("\n", " ")
         start = (
@@ -90,19 +92,6 @@ def digest_of(svg: str) -> str:
     """The digest of the data from which a figure's file was drawn."""
     found = re.search(r'data-digest="([0-9a-f]+)"', svg)
     return found[1] if found else ""
-
-
-def _two_digits(attribute: re.Match[str]) -> str:
-    """A hundredth of a point is precise enough."""
-    return re.sub(r"(\.\d\d)\d+", r"\1", attribute[0])
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.10g}")
-    if isinstance(value, Mapping):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class Look(NamedTuple):

@@ -1,6 +1,7 @@
 """Figures that compare all methods on a benchmark: task 1 over time, learning against forgetting, memory, epoch times."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ def memory(collection: Collection, benchmark: str) -> Drawing | None:
     alt = f"Memory kept between tasks relative to GPM_max on {title}: {_values(rows)}."
     alt += f" The paper's GPM: {paper:.2f}." if paper else ""
     names = f"memory-{slug(benchmark)}", f"{title}: memory, GPM_max = 1"
-    draw = _draw_bars("memory relative to GPM_max")
+    draw = partial(draw_bars, "memory relative to GPM_max")
     return Drawing(*names, alt, {"rows": rows, "paper": paper}, draw, _footnote(variants))
 
 
@@ -169,19 +170,16 @@ def _epoch_times(benchmark: str, device: str, rows: list[dict[str, Any]], remark
     rows = [{**row, "value": row["seconds"] / slowest} for row in rows]
     names = f"epoch-time-{slug(benchmark, device)}", f"{benchmark_title(benchmark)}: time of an epoch on {device}"
     alt = f"Training time of an epoch on {device} relative to the slowest method, {slowest:.2f} s: {_values(rows)}."
-    return Drawing(*names, alt, {"rows": rows}, _draw_bars("time of an epoch, slowest = 1"), remark)
+    return Drawing(*names, alt, {"rows": rows}, partial(draw_bars, "time of an epoch, slowest = 1"), remark)
 
 
 def _values(rows: list[dict[str, Any]]) -> str:
     return ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
 
 
-def _draw_bars(title: str) -> Callable[[Mapping[str, Any]], Figure]:
-    return lambda data: draw_bars(data["rows"], title, data.get("paper"))
-
-
-def draw_bars(rows: list[Mapping[str, Any]], title: str, paper: float | None) -> Figure:
-    """Draws a bar for each row, with its value; `paper` is the paper's value for GPM."""
+def draw_bars(xlabel: str, data: Mapping[str, Any]) -> Figure:
+    """Draws a bar for each row, with its value. The paper's value is for GPM."""
+    rows, paper = data["rows"], data.get("paper")
     figure, axes = canvas(height=0.9 + 0.36 * len(rows))
     for y, row in enumerate(rows):
         axes.barh(y, row["value"], height=0.62, color=method_look(row["method"]).color, edgecolor=INK, linewidth=0.6)
@@ -200,7 +198,7 @@ def draw_bars(rows: list[Mapping[str, Any]], title: str, paper: float | None) ->
         axes.set_xlim(0, max([*positive, paper or 0.0, 1.0]) * 1.22)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(f"{title} (◇ paper)" if paper else title)
+    axes.set_xlabel(f"{xlabel} (◇ paper)" if paper else xlabel)
     return figure
 
 
