@@ -157,7 +157,7 @@ def test_the_state_of_another_model_is_refused_and_changes_nothing(memory: GPM, 
     with pytest.raises(StateError, match=r"another model.*'out\.(weight|bias)'"):
         GPM.load(tmp_path / "memory", wider)
     wider.hidden = nn.Linear(40, 12)
-    with pytest.raises(StateError, match=r"another model.*hidden has \[33\] inputs there and \[41\] here"):
+    with pytest.raises(StateError, match=r"another model.*'hidden': \[33\] in the state, \[41\] here"):
         GPM.load(tmp_path / "memory", wider)
 
     other = GPM(nn.Sequential(nn.Linear(8, 4)))

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant import Subspace
-from remnant.memory.gram import Energy, Gram
-from remnant.memory.lanczos import leading
+from remnant.memory.gram import Energy, Gram, leading
 from remnant.memory.projection import Projection
 from remnant.memory.subspace import AxisSubspace
 
@@ -215,8 +214,8 @@ def test_a_large_gram_grows_as_its_full_decomposition_would(
     x = torch.randn(3, size, dtype=torch.float64)
     results = []
     for worthwhile in (10_000, 100):
-        monkeypatch.setattr("remnant.memory.lanczos.WORTHWHILE", worthwhile)
-        monkeypatch.setattr("remnant.memory.lanczos.BLOCK", 16)
+        monkeypatch.setattr("remnant.memory.gram.LANCZOS_FROM", worthwhile)
+        monkeypatch.setattr("remnant.memory.gram.LANCZOS_BLOCK", 16)
         subspace = Subspace(size)
         counts = [subspace.grow(data.mT @ data, 0.9, rule) for data in (first, second)]
         results.append((counts, subspace.remove(x)))
@@ -225,8 +224,8 @@ def test_a_large_gram_grows_as_its_full_decomposition_would(
 
 
 def test_block_lanczos_really_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remnant.memory.lanczos.WORTHWHILE", 100)
-    monkeypatch.setattr("remnant.memory.lanczos.BLOCK", 16)
+    monkeypatch.setattr("remnant.memory.gram.LANCZOS_FROM", 100)
+    monkeypatch.setattr("remnant.memory.gram.LANCZOS_BLOCK", 16)
     data = rows(1, 900, 400, decay=0.93)
     values, vectors = leading(data.mT @ data, 0.9 * float(data.square().sum()))
     assert len(values) < 200

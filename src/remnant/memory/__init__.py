@@ -1,17 +1,18 @@
 """Gradient Projection Memory. It needs torch, numpy and safetensors, and no other room of this package."""
 
 from . import codec
-from .audit.verification import Verification
+from .audit.state import keep_in_eval_mode
+from .discovery import UnsupportedError
 from .drift import activation_drift
-from .errors import ConsolidationError, LeakError, StateError, UnsupportedError
 from .gpm import GPM
-from .layers import LayerView, is_norm, keep_in_eval_mode, register_layer, views_of
-from .patterns import by_layer
+from .layers import LayerView, is_norm, register_layer, views_of
 from .precision import full_precision
-from .report import MemoryReport
+from .record.recorder import ConsolidationError
+from .report import LeakError, MemoryReport, Verification
+from .state import StateError
 from .step_projector import StepProjector
 from .subspace import RANK_RULES, Subspace
-from .threshold import parse_threshold
+from .threshold import by_layer, parse_threshold
 
 __all__ = [
     "GPM",

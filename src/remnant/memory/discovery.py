@@ -1,19 +1,46 @@
 """Reads a model: which weights can be protected, which parameters must be frozen, which parameters no rule covers."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 
-from .errors import UnsupportedError
+from remnant.errors import UserError
+
 from .layers import LayerView, has_rule, is_norm, views_of
-from .patterns import Selection
 from .protected import Bias, ProtectedWeight, Site
+from .threshold import check_matches
 
 ROOT = "model"  # the name of a model that is itself a layer
 NamedView = tuple[str, nn.Module, LayerView]
+
+
+class UnsupportedError(UserError, ValueError):
+    """The model has parameters that no rule covers."""
+
+
+class Selection:
+    """The names that a user's `protect` and `exclude` patterns select. A pattern covers everything below a name, too."""
+
+    def __init__(self, protect: Iterable[str] | None, exclude: Iterable[str]) -> None:
+        for name, patterns in (("protect", protect), ("exclude", exclude)):
+            if isinstance(patterns, str):
+                raise TypeError(f'{name} takes a list of patterns: write {name}=["{patterns}"].')
+        self.protect = None if protect is None else list(protect)
+        self.exclude = list(exclude)
+
+    def __contains__(self, name: str) -> bool:
+        pieces = name.split(".")
+        lineage = [".".join(pieces[: depth + 1]) for depth in range(len(pieces))]
+
+        def covered(patterns: list[str]) -> bool:
+            return any(fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
+
+        return (self.protect is None or covered(self.protect)) and not covered(self.exclude)
 
 
 @dataclass
@@ -48,30 +75,31 @@ def clean(name: str) -> str:
 
 
 def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, unsupported: str) -> Protection:
-    names = {id(p): clean(name) for name, p in model.named_parameters()}
+    names: dict[Tensor, str] = {p: clean(name) for name, p in model.named_parameters()}
     modules = {clean(name): module for name, module in model.named_modules()}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    selection.check([*filter(None, modules), *(clean(name) for name, _ in tensors)])
-    lazy = [names[id(p)] for p in model.parameters() if isinstance(p, UninitializedParameter)]
-    if lazy:
+    known = [*filter(None, modules), *(clean(name) for name, _ in tensors)]
+    for pattern in [*(selection.protect or []), *selection.exclude]:
+        check_matches(pattern, known, f"The pattern {pattern!r} matches nothing in the model.")
+    if lazy := [name for p, name in names.items() if isinstance(p, UninitializedParameter)]:
         raise UnsupportedError(f"{lazy[0]!r} has no shape yet (a lazy layer). Run one batch through the model first.")
     protection = Protection()
     views: list[NamedView] = []
     for name, module in modules.items():
         # Two modules may share a weight, and a pattern may select it under one of its names only.
         own = module.named_parameters(recurse=views_of(module) is not None, remove_duplicate=False)
-        selected = {id(p): p for n, p in own if p.requires_grad and clean(f"{name}.{n}" if name else n) in selection}
+        selected = {p: n for n, p in own if p.requires_grad and clean(f"{name}.{n}" if name else n) in selection}
         if is_norm(module) and not has_rule(module):
             if norm == "freeze" and (selected or not name or name in selection):
                 protection.norms[name or ROOT] = module
             fate = protection.frozen if norm == "freeze" else protection.free
-            fate.update({names[key]: p for key, p in selected.items()})
+            fate.update({names[p]: p for p in selected})
         else:
             # A weight that is computed from others (a parametrization) is not a parameter, and so not selected.
-            chosen = [view for view in views_of(module) or [] if id(view.weight) in selected]
+            chosen = [view for view in views_of(module) or [] if view.weight in selected]
             views += [(".".join(filter(None, (name, view.part))) or ROOT, module, view) for view in chosen]
     protection.weights = _group(views, names, protection, bias, selection)
-    _settle_others(model, modules, names, selection, unsupported, protection)
+    _settle_others(modules, names, selection, unsupported, protection)
     if not protection.weights:
         raise UnsupportedError(
             "There is nothing to protect: protect/exclude select no trainable layer of this model that has a rule."
@@ -80,47 +108,35 @@ def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, un
 
 
 def _group(
-    views: list[NamedView], names: dict[int, str], protection: Protection, bias: str, selection: Selection
+    views: list[NamedView], names: dict[Tensor, str], protection: Protection, bias: str, selection: Selection
 ) -> list[ProtectedWeight]:
     """Makes one ProtectedWeight per weight and way of seeing it: modules that share a weight share its memory."""
-    groups: dict[tuple[int, int, int, bool], list[NamedView]] = {}
-    bias_users: dict[tuple[int, tuple[int, int] | None], set[int]] = {}
+    groups: dict[tuple[Tensor, int, int, bool], list[NamedView]] = {}
     for entry in views:
         view = entry[2]
-        groups.setdefault((id(view.weight), view.groups, view.output_dim, view.one_hot), []).append(entry)
-        bias_users.setdefault((id(view.bias), view.bias_part), set()).add(id(view.weight))
-    sides: dict[int, list[LayerView]] = {}
+        groups.setdefault((view.weight, view.groups, view.output_dim, view.one_hot), []).append(entry)
+    sides: dict[Tensor, list[LayerView]] = {}
     for (_, _, view), *_ in groups.values():
-        sides.setdefault(id(view.weight), []).append(view)
-
-    def is_input_of_one(view: LayerView) -> bool:
-        """Whether the bias is protected with the weight, as the weight of an input of 1. Notes frozen and free biases."""
-        if view.bias is None or id(view.bias) not in names or not view.bias.requires_grad:
-            return False
-        name, two_sided = names[id(view.bias)], len(sides[id(view.weight)]) > 1
-        if name not in selection or bias == "free":
-            protection.free[name] = view.bias
-        elif bias == "freeze" or two_sided:  # a weight seen from two sides cannot share either constraint with a bias
-            protection.frozen[name] = view.bias
-        else:
-            return len(bias_users[id(view.bias), view.bias_part]) == 1
-        return False
-
+        sides.setdefault(view.weight, []).append(view)
+    pairs = {(Bias(view.bias, view.bias_part), view.weight) for _, _, view in views if view.bias is not None}
+    users = Counter(bias for bias, _ in pairs)
     weights = []
     for members in groups.values():
         name, _, first = members[0]
-        both = sides[id(first.weight)]
+        both = sides[first.weight]
         if len(both) > 2 or (len(both) == 2 and both[0].input_dims & both[1].input_dims):
             continue  # two constraints that would undo each other: `unsupported` decides
-        biases: dict[tuple[int, tuple[int, int] | None], Bias] = {}
+        # A weight that is seen from two sides cannot share either constraint with a bias.
+        fate = "freeze" if len(both) == 2 and bias == "augment" else bias
+        columns: dict[Bias, int] = {}
         sites = []
         for _, module, view in members:
+            own = Bias(view.bias, view.bias_part) if view.bias is not None else None
             column = None
-            if view.bias is not None and is_input_of_one(view):
-                biases.setdefault((id(view.bias), view.bias_part), Bias(view.bias, view.bias_part))
-                column = list(biases).index((id(view.bias), view.bias_part))
+            if own is not None and _settle_bias(own, names, fate, selection, protection) and users[own] == 1:
+                column = columns.setdefault(own, len(columns))
             sites.append(Site(module, view, column))
-        weights.append(ProtectedWeight(name, first, sites, list(biases.values())))
+        weights.append(ProtectedWeight(name, first, sites, list(columns)))
     twice = [name for name, count in Counter(weight.name for weight in weights).items() if count > 1]
     if twice:
         raise ValueError(
@@ -130,27 +146,38 @@ def _group(
     return weights
 
 
+def _settle_bias(bias: Bias, names: dict[Tensor, str], fate: str, selection: Selection, protection: Protection) -> bool:
+    """Frees or freezes a bias; or returns True, and it is protected with its weight, as the weight of an input of 1."""
+    name = names.get(bias.parameter)
+    if name is None or not bias.parameter.requires_grad:
+        return False
+    if name not in selection or fate == "free":
+        protection.free[name] = bias.parameter
+    elif fate == "freeze":
+        protection.frozen[name] = bias.parameter
+    else:
+        return True
+    return False
+
+
 def _settle_others(
-    model: nn.Module,
     modules: dict[str, nn.Module],
-    names: dict[int, str],
+    names: dict[Tensor, str],
     selection: Selection,
     unsupported: str,
     protection: Protection,
 ) -> None:
     """Freezes, frees or refuses the parameters that no rule covers, and frees those that are not selected."""
-    settled = {id(p) for p in [*protection.parameters, *protection.free.values()]}
+    settled = {*protection.parameters, *protection.free.values()}
     for name, module in modules.items():
         for own_name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             full = f"{name}.{own_name}" if name else own_name
-            if id(parameter) not in settled and parameter.requires_grad and full in selection:
-                settled.add(id(parameter))
+            if parameter not in settled and parameter.requires_grad and full in selection:
+                settled.add(parameter)
                 if unsupported == "error":
                     raise UnsupportedError(_why_unsupported(full, module))
                 (protection.frozen if unsupported == "freeze" else protection.free)[full] = parameter
-    for parameter in model.parameters():
-        if id(parameter) not in settled and parameter.requires_grad:
-            protection.free[names[id(parameter)]] = parameter
+    protection.free.update({name: p for p, name in names.items() if p not in settled and p.requires_grad})
 
 
 def _why_unsupported(name: str, module: nn.Module) -> str:

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .discovery import discover, unwrap
-from .patterns import Selection
+from .discovery import Selection, discover, unwrap
 from .precision import full_precision
 from .protected import ProtectedWeight
-from .record.recorder import record_rows
+from .record.recorder import RowSink, record_rows
 
 HALF = 128  # bins on either side of zero; even, so that two neighbours make one bin of twice the width
 SMALLEST = -20  # the finest range is ±2^SMALLEST; smaller values are rounding of float32
@@ -83,20 +82,18 @@ def activation_drift(
     anchors = {now[name]: tensor for name, tensor in then.items()}
     found = discover(model, Selection(None, ()), bias="augment", norm="free", unsupported="free").weights
     weights = [weight for weight in found if layers is None or weight.name in layers]
-    changes = {weight.name: _OutputChanges(weight, weight.difference(anchors)) for weight in weights}
-    record_rows(model, weights, changes, batches, lambda network, batch: functional_call(network, then, batch))
-    return {name: change.histogram for name, change in changes.items() if change.reached}
+    histograms: dict[str, Histogram] = {}
 
+    def counter(weight: ProtectedWeight) -> RowSink:
+        change = weight.difference(anchors)
 
-class _OutputChanges:
-    """Counts the values of ΔW·x over the rows x that it receives."""
+        def add(rows: Tensor) -> None:
+            with full_precision(change.device):
+                values = change[0][:, rows] if weight.view.one_hot else rows.to(change) @ change.mT
+                histograms.setdefault(weight.name, Histogram()).add(values)
 
-    def __init__(self, weight: ProtectedWeight, change: Tensor) -> None:
-        self.one_hot, self.change = weight.view.one_hot, change
-        self.histogram = Histogram()
-        self.reached = False
+        return add
 
-    def add(self, rows: Tensor) -> None:
-        self.reached = True
-        with full_precision(self.change.device):
-            self.histogram.add(self.change[0][:, rows] if self.one_hot else rows.to(self.change) @ self.change.mT)
+    sinks = {weight.name: counter(weight) for weight in weights}
+    record_rows(model, weights, sinks, batches, lambda network, batch: functional_call(network, then, batch))
+    return {weight.name: histograms[weight.name] for weight in weights if weight.name in histograms}

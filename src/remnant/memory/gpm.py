@@ -1,6 +1,7 @@
 """Gradient Projection Memory for a model: Algorithm 1 of the paper, without the training loop."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -9,23 +10,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from . import state
-from .attachment import Attachment
+from .attachment import Attachment, Constraint
 from .audit import preconditions as checks
 from .audit.probe import Probe
 from .audit.state import Buffers
-from .audit.verification import Verification
-from .constraint import Constraint
-from .discovery import clean, discover, unwrap
-from .errors import StateError
-from .patterns import Selection
+from .discovery import Selection, clean, discover, unwrap
 from .protected import ProtectedWeight
-from .record import batches as batch_streams
 from .record import consolidation, recorder
-from .record.batches import Forward
-from .report import LayerReport, MemoryReport
+from .record.recorder import Forward
+from .report import LayerReport, LeakError, MemoryReport, Verification
 from .subspace import RANK_RULES, Subspace
 from .threshold import ThresholdSetting, parse_threshold
 
+SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
 CHOICES = {
     "bias": ("augment", "freeze", "free"),
     "norm": ("freeze", "free"),
@@ -101,7 +98,6 @@ class GPM:
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._model, self._protection, self._selection, unsupported)
         self._attached: list[Attachment] = []
-        self._known_full: set[str] = set()
 
     def __len__(self) -> int:
         return self._tasks
@@ -127,7 +123,10 @@ class GPM:
         if any(attachment.optimizer is optimizer for attachment in self._attached):
             return optimizer
         checks.check_model(self._model, self._protection)
-        self._attached.append(Attachment(optimizer, self._constraint, self._check_optimizer))
+        check = partial(
+            checks.check_optimizer, model=self._model, protection=self._protection, selection=self._selection
+        )
+        self._attached.append(Attachment(optimizer, self._constraint, check))
         if self._tasks:
             self._buffers.hold()
         return optimizer
@@ -150,9 +149,6 @@ class GPM:
     def restore(self) -> None:
         """Puts every protected weight back to W·M = W₀·M, after a hand-written step that is not plain SGD."""
         self._constraint.restore()
-
-    def _check_optimizer(self, optimizer: Optimizer) -> None:
-        checks.check_optimizer(optimizer, self._model, self._protection, self._selection)
 
     def _check_model(self) -> None:
         checks.check_model(self._model, self._protection)
@@ -188,7 +184,7 @@ class GPM:
         self._check_model()
         weights = self._protection.weights
         thresholds = {weight.name: self._threshold(weight.name, self._tasks) for weight in weights}
-        probe = Probe(self._model, self._testable_weights(), forward or batch_streams.call)
+        probe = Probe(self._model, self._testable_weights(), forward or recorder.call)
         grams = consolidation.gather(
             self._model,
             weights,
@@ -199,18 +195,14 @@ class GPM:
             task=self._tasks,
         )
         uncovered = {} if self._unsupported == "free" else probe.uncovered()
-        fixed = list(uncovered) if self._unsupported == "freeze" else []
-        seen = [weight for weight in weights if weight not in fixed]
-        consolidation.check_all_seen(seen, grams, self._constraint.stepped)
+        fixed = uncovered if self._unsupported == "freeze" else {}
+        checks.refuse_unseen([weight for weight in weights if weight not in fixed], grams, self._constraint.stepped)
         checks.refuse_uncovered(uncovered if self._unsupported == "error" else {})
-        checks.warn_inconclusive(probe.inconclusive)
-        checks.warn_leaks(self._constraint.checks() + self._buffers.checks())
         moving = self._buffers.moving(probe)
-        checks.warn_moving_buffers(moving if self._unsupported == "error" else [])
         grown = consolidation.grow(weights, grams, thresholds, self._rank_rule, fixed)
-        full = [weight.name for weight, subspaces, _ in grown if all(subspace.full for subspace in subspaces)]
-        checks.warn_full([name for name in full if name not in self._known_full])
-        self._known_full.update(full)
+        full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
+        unprotected = moving if self._unsupported == "error" else []
+        checks.warn(probe.inconclusive, self._measure(SUSPICIOUS), unprotected, full)
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])
         self._tasks += 1
@@ -251,19 +243,26 @@ class GPM:
         self._check_model()
         grams = None
         if batches is not None:
-            stream = batch_streams.stream(batches)
-            grams, count = recorder.record(self._model, self._protection.weights, stream, forward or batch_streams.call)
+            stream = recorder.stream(batches)
+            grams, count = recorder.record(self._model, self._protection.weights, stream, forward or recorder.call)
             if not count:
                 raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")
-        result = Verification((*self._constraint.checks(grams), *self._buffers.checks()), tolerance)
-        result.raise_if_leaking()
+        result = self._measure(tolerance, grams)
+        leaks = result.leaks(
+            f"Protected weights moved inside the remembered subspaces, beyond {tolerance:g} of their change: {{}}. Is every "
+            "optimizer that trains them attached? Were the weights changed in another way (loaded, averaged)?"
+        )
+        if leaks:
+            raise LeakError(leaks)
         return result
+
+    def _measure(self, tolerance: float, grams: recorder.Grams | None = None) -> Verification:
+        return Verification((*self._constraint.checks(grams), *self._buffers.checks()), tolerance)
 
     # --- saving it ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that training needs to continue, except the weights: save those with the model."""
-        checks.check_model(self._model, self._protection)
         return state.collect(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -272,12 +271,10 @@ class GPM:
         Raises:
             StateError: If the state is damaged or belongs to another model. Nothing has changed then.
         """
-        checks.check_model(self._model, self._protection)
         state.restore(self, saved)
 
     def save(self, path: str | Path) -> None:
         """Writes the memory to one safetensors file, which is replaced completely or not at all."""
-        checks.check_model(self._model, self._protection)
         state.save(self, Path(path))
 
     @classmethod
@@ -296,6 +293,6 @@ class GPM:
         try:
             memory = cls(model, **settings)
         except (TypeError, ValueError) as error:
-            raise StateError(f"The memory in {path} does not fit this model: {error}") from error
+            raise state.StateError(f"The memory in {path} does not fit this model: {error}") from error
         memory.load_state_dict(saved)
         return memory

@@ -1,4 +1,4 @@
-"""The Gram matrix RᵀR of a layer's input rows R, summed in float64 while batches stream by.
+"""The Gram matrix RᵀR of a layer's input rows R, summed in float64 while batches stream by, and its leading eigenpairs.
 
 The paper takes the SVD of the sample matrix itself. Its left singular vectors are the eigenvectors of the Gram matrix and
 its squared singular values are the eigenvalues, so n² numbers are enough for any number of samples.
@@ -10,10 +10,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from .lanczos import leading
-
 BLOCK = 512  # columns per block of the triangle: a Gram matrix is symmetric, so half of it is enough
 CHUNK = 2**22  # numbers converted to float64 at a time
+LANCZOS_FROM = 1024  # a full decomposition of a smaller matrix is as fast
+LANCZOS_BLOCK = 48
+LANCZOS_SHARE = 0.34  # share of all directions beyond which a full decomposition is cheaper
+PRECISION = 1e-12  # residual ‖Gv − λv‖ relative to the largest eigenvalue, as a full decomposition leaves
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,7 @@ class Energy:
 
     def through(self, basis: Tensor) -> "Energy":
         """The energy of R·N: the same rows in the coordinates of N's columns."""
-        if self.is_rows:
-            return Energy(self.tensor @ basis, is_rows=True)
-        return Energy(basis.mT @ self.tensor @ basis)
+        return Energy((self.tensor if self.is_rows else basis.mT @ self.tensor) @ basis, self.is_rows)
 
     def spectrum(self, enough: float) -> tuple[Tensor, Tensor]:
         """The largest eigenvalues, until their sum reaches `enough`, and the eigenvectors that `directions` needs."""
@@ -72,8 +72,7 @@ class Gram:
 
     def add(self, rows: Tensor) -> None:
         """Takes `rows` of shape (groups, N, size)."""
-        step = max(1, CHUNK // max(1, self.groups * self.size))
-        for part in rows.split(step, dim=1):
+        for part in rows.split(max(1, CHUNK // max(1, self.groups * self.size)), dim=1):
             # A copy even of float64: the model may change its input in place while the rows are kept.
             self._add(part.to(device=self.device, dtype=torch.float64, copy=True))
         self.count += rows.shape[1]
@@ -96,9 +95,9 @@ class Gram:
             return rows.mT @ rows
         return self._sum.triu() + self._sum.triu(1).mT
 
-    def replace(self, matrix: Tensor) -> None:
+    def replace(self, matrix: Tensor, count: int) -> None:
         """Replaces this process's sum by that of all processes."""
-        self._few, self._sum = [], matrix
+        self._few, self._sum, self.count = [], matrix, count
 
     def energy(self, group: int) -> Energy:
         if self._sum is None:
@@ -111,20 +110,66 @@ class Counts:
     """The Gram matrix of one-hot rows is diagonal: it counts how often each index occurred."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self.size = size
         self.count = 0
         self._counts = torch.zeros(size, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
 
     def add(self, indices: Tensor) -> None:
         indices = indices.reshape(-1).to(self._counts.device)
-        self._counts += torch.bincount(indices, minlength=self.size).to(torch.float64)
+        self._counts += torch.bincount(indices, minlength=len(self._counts)).to(torch.float64)
         self.count += indices.numel()
 
     def matrix(self) -> Tensor:
         return self._counts
 
-    def replace(self, counts: Tensor) -> None:
-        self._counts = counts
+    def replace(self, counts: Tensor, count: int) -> None:
+        self._counts, self.count = counts, count
 
     def energy(self, group: int) -> Tensor:
         return self._counts
+
+
+def leading(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor]:
+    """The largest eigenvalues, until their sum reaches `enough`, with their eigenvectors; all where that is cheaper."""
+    found = None
+    if matrix.shape[0] >= LANCZOS_FROM and enough < 0.999 * float(matrix.diagonal().sum()):
+        found = _lanczos(matrix, enough)
+    values, vectors = found or _descending(matrix)
+    return values.clamp(min=0), vectors
+
+
+def _descending(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    values, vectors = torch.linalg.eigh(matrix)
+    return values.flip(0), vectors.flip(1)
+
+
+def _lanczos(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor] | None:
+    """Block Lanczos: grows an orthonormal basis V of the Krylov space of a random block until its Ritz pairs are exact."""
+    n = matrix.shape[0]
+    most = int(LANCZOS_SHARE * n)
+    start = torch.randn(n, LANCZOS_BLOCK, generator=torch.Generator().manual_seed(n), dtype=matrix.dtype)
+    block = torch.linalg.qr(start.to(matrix.device))[0]
+    columns = matrix.new_empty(n, most + LANCZOS_BLOCK)
+    small = matrix.new_zeros(most + LANCZOS_BLOCK, most + LANCZOS_BLOCK)  # VᵀGV
+    size = checked = 0
+    while size < most:
+        columns[:, size : size + LANCZOS_BLOCK] = block
+        before, size = size, size + LANCZOS_BLOCK
+        basis = columns[:, :size]
+        image = matrix @ block
+        overlap = basis.mT @ image
+        image = image - basis @ overlap
+        again = basis.mT @ image  # a second pass: the rounding of one pass would grow from block to block
+        block, coupling = torch.linalg.qr(image - basis @ again)
+        small[:size, before:size] = overlap + again
+        small[before:size, :size] = (overlap + again).mT
+        if size < 1.15 * checked or float(small.diagonal()[:size].sum()) < enough:
+            continue
+        checked = size
+        values, vectors = _descending(small[:size, :size])
+        count = int((values.cumsum(0) < enough).sum()) + 2  # one more than needed, so that the cut is certain
+        if 3 * count > most:
+            return None  # Lanczos needs about three directions for each one that it finds
+        residual = (coupling @ vectors[before:, :count]).norm(dim=0).max() / values[0]
+        if count <= before and float(residual) < PRECISION:
+            return values[:count], basis @ vectors[:, :count]
+    return None

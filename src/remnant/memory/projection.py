@@ -9,6 +9,7 @@ For a stack x of matrices (groups × outputs × n) with one subspace per group, 
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,41 +50,31 @@ class Projection:
         form: str | None = None,
         order: Tensor | None = None,
     ) -> None:
-        n = subspaces[0].capacity
-        ranks = [subspace.rank for subspace in subspaces]
-        soft = any(bool((subspace.weights < 1).any()) for subspace in subspaces)
+        n, ranks = subspaces[0].capacity, [subspace.rank for subspace in subspaces]
+        weights = [subspace.weights for subspace in subspaces]
+        soft = any(bool((weight < 1).any()) for weight in weights)
+        stacked = partial(_stacked, order=order, dtype=dtype, device=device)
         if isinstance(subspaces[0], AxisSubspace):
             form = "axes"
         elif soft and form in (None, "complement"):
             form = "low-rank"
         self.form = form or cheapest_form(outputs, n, max(ranks), n - min(ranks), device.type, groups=len(subspaces))
-
-        def stacked(columns: Sequence[Tensor]) -> Tensor:
-            # Groups may have different ranks, so columns of zeros are added; a few more align the rows for a GPU.
-            width = max(column.shape[1] for column in columns)
-            width += -width % ALIGNED
-            if order is not None:
-                columns = [column[order.to(column.device)] for column in columns]
-            padded = [torch.nn.functional.pad(column, (0, width - column.shape[1])) for column in columns]
-            return torch.stack(padded).to(device=device, dtype=dtype)
-
         if self.form == "axes":
             free = 1 - subspaces[0]._stored
-            free = (free > 0).to(free) if hard else free
-            self.right = free.to(device=device, dtype=dtype)
-            return
-        if self.form == "complement":
+            self.right = ((free > 0) if hard else free).to(device=device, dtype=dtype)
+        elif self.form == "complement":
             self.left = stacked([subspace.complement for subspace in subspaces])
             self.right = self.left.mT
-            return
-        bases = [subspace.basis for subspace in subspaces]
-        weights = [(s.weights >= 1).to(s.weights) if hard else s.weights for s in subspaces]
-        self.left = stacked(bases)
-        self.right = stacked([b * w for b, w in zip(bases, weights, strict=True)]).mT if soft else self.left.mT
-        if self.form == "dense":
-            eye = torch.eye(n, dtype=torch.float64, device=device)
-            self.right = (eye - self.left.double() @ self.right.double()).to(dtype)
-            del self.left
+        else:
+            bases = [subspace.basis for subspace in subspaces]
+            scales = [(weight >= 1).to(weight) if hard else weight for weight in weights]
+            left = stacked(bases)
+            right = stacked([b * scale for b, scale in zip(bases, scales, strict=True)]).mT if soft else left.mT
+            if self.form == "dense":
+                eye = torch.eye(n, dtype=torch.float64, device=device)
+                self.right = (eye - left.double() @ right.double()).to(dtype)
+            else:
+                self.left, self.right = left, right
 
     def remove(self, x: Tensor) -> Tensor:
         """x − (x·M)·Mᵀ for x of shape (groups, outputs, n)."""
@@ -115,3 +106,13 @@ class Projection:
         if self.form == "complement":
             return torch.baddbmm(start, moved @ self.left, self.right, out=x)
         return torch.baddbmm(start, moved, self.right, out=x)
+
+
+def _stacked(columns: Sequence[Tensor], *, order: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Groups may have different ranks, so columns of zeros are added; a few more align the rows for a GPU."""
+    width = max(column.shape[1] for column in columns)
+    width += -width % ALIGNED
+    if order is not None:
+        columns = [column[order.to(column.device)] for column in columns]
+    padded = [torch.nn.functional.pad(column, (0, width - column.shape[1])) for column in columns]
+    return torch.stack(padded).to(device=device, dtype=dtype)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .layers import LayerView
 from .precision import full_precision, without_autocast
 from .projection import Projection
+from .report import LayerCheck
 from .subspace import AxisSubspace, Subspace
 
 Anchors = Mapping[Tensor, Tensor]  # parameter → its value W₀ at the start of the task
@@ -23,7 +24,7 @@ class Site:
     bias: int | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Bias:
     """A bias, or the part of it that belongs to one weight."""
 
@@ -74,20 +75,18 @@ class ProtectedWeight:
             return  # `restore` is exact without it, and handles sparse gradients
         tensors = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, grads, strict=True)]
         with without_autocast(self.view.weight.device):
-            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack), self._channels_last)
+            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack))
 
     def project_among(self, gradients: dict[Tensor, Tensor]) -> None:
         """The same for gradients in a dict instead of `.grad`."""
         if self.biases:
             missing = {p: torch.zeros_like(p) for p in self.parameters if p not in gradients}
             tensors = [gradients.get(p, missing.get(p, p)) for p in self.parameters]
-            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack), self._channels_last)
+            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack))
         elif (gradient := gradients.get(self.view.weight)) is not None:
-            stack = self._stack([gradient], channels_last=self._channels_last)
-            remaining = self._stack_projection(stack).remove(stack)
-            gradients[self.view.weight] = self.view.tensor(remaining, channels_last=self._channels_last).to(
-                gradient.dtype
-            )
+            stack = self._stack([gradient], self._channels_last)
+            remaining = self.view.tensor(self._stack_projection(stack).remove(stack), channels_last=self._channels_last)
+            gradients[self.view.weight] = remaining.to(gradient.dtype)
 
     def moved_along_gradient(self, stepped: set[Tensor]) -> bool:
         """Whether a step of these parameters along their gradients moves the weight and all its biases together."""
@@ -102,65 +101,63 @@ class ProtectedWeight:
         def put_back(stack: Tensor) -> Tensor:
             projection = self._stack_projection(stack, hard=True)
             with full_precision(stack.device):
-                start = self._stack([anchors[p] for p in self.parameters], channels_last=self._channels_last)
+                start = self._stack([anchors[p] for p in self.parameters], self._channels_last)
                 return projection.restore_(stack, start.to(stack.dtype))
 
-        self._change(self.parameters, put_back, self._channels_last)
+        self._change(self.parameters, put_back)
 
     def difference(self, anchors: Anchors) -> Tensor:
         """The stack of W − W₀."""
-        return self._stack(self.parameters) - self.stack(anchors)
+        return self._stack(self.parameters) - self._stack([anchors[p] for p in self.parameters])
 
-    def stack(self, anchors: Anchors) -> Tensor:
-        """The stack of W₀."""
-        return self._stack([anchors[parameter] for parameter in self.parameters])
+    def check(self, anchors: Anchors, gram: Tensor | None) -> LayerCheck:
+        """Measures the leak ‖(W − W₀)·M‖ / ‖W − W₀‖, and with the Gram matrix of an old task's rows the drift."""
+        now = self._stack(self.parameters, self._channels_last)
+        change = now - self._stack([anchors[p] for p in self.parameters], self._channels_last)
+        if not (moved := float(change.norm())):
+            return LayerCheck(self.name, 0.0, 0.0, None if gram is None else 0.0)
+        with full_precision(change.device):
+            inside = change - self._stack_projection(change, hard=True).remove(change)
+        rounding = torch.finfo(self.view.weight.dtype).eps * float(now.norm()) / moved
+        drift = None if gram is None else self._drift(anchors, gram)
+        return LayerCheck(self.name, float(inside.norm()) / moved, rounding, drift)
 
-    def leak(self, anchors: Anchors) -> tuple[Tensor, Tensor, Tensor]:
-        """‖(W − W₀)·M‖, ‖W − W₀‖ and ‖W‖."""
-        now = self._stack(self.parameters, channels_last=self._channels_last)
-        moved = now - self._stack([anchors[p] for p in self.parameters], channels_last=self._channels_last)
-        with full_precision(moved.device):
-            inside = moved - self._stack_projection(moved, hard=True).remove(moved)
-        return inside.norm(), moved.norm(), now.norm()
+    def _drift(self, anchors: Anchors, gram: Tensor) -> float:
+        """‖ΔW·X‖ / ‖W₀·X‖ from the Gram matrix G alone: ‖ΔW·X‖² = tr(ΔW·G·ΔWᵀ)."""
+        energies = []
+        for stack in (self.difference(anchors).to(gram), self._stack([anchors[p] for p in self.parameters]).to(gram)):
+            product = stack * gram if self.view.one_hot else stack @ gram
+            energies.append(float((product * stack).sum().clamp(min=0)))
+        return (energies[0] / energies[1]) ** 0.5 if energies[1] else 0.0
 
     def change_among(self, tensors: dict[Tensor, Tensor], change: Callable[[Tensor], Tensor]) -> None:
         """Runs `change` on the stack of the tensors that belong to the parameters, in place."""
         own = [tensors[p] for p in self.parameters]
         self._write(own, change(self._stack(own)))
 
-    @property
-    def dense_projection(self) -> Tensor:
-        """I − M·Mᵀ."""
-        weight = self.view.weight
-        return Projection(self.subspaces, 1, weight.dtype, weight.device, form="dense").right[0]
-
-    def projection_of_rows(self, rows: int) -> Projection:
-        """The projection of that many rows of input, in the form that is cheapest for them."""
-        return self._projection(rows, self.view.weight.dtype, self.view.weight.device)
-
     def _stack_projection(self, stack: Tensor, *, hard: bool = False) -> Projection:
-        return self._projection(self.view.outputs, stack.dtype, stack.device, hard, self._channels_last)
+        return self.projection(self.view.outputs, stack.dtype, stack.device, hard, self._channels_last)
 
-    def _projection(
+    def projection(
         self, rows: int, dtype: torch.dtype, device: torch.device, hard: bool = False, channels_last: bool = False
     ) -> Projection:
+        """The projection of matrices with that many rows, in the form that is cheapest for them."""
         changes = sum(subspace.changes for subspace in self.subspaces)
         if changes != self._changes:  # a user may assign weights or grow a subspace between two steps
             self._projections, self._changes = {}, changes
-        key = (rows, dtype, device, channels_last)
-        if (*key, hard) not in self._projections:
+        key = (rows, dtype, device, channels_last, hard)
+        if key not in self._projections:
             order = self.view.channels_last_order if channels_last else None
-            projection = Projection(self.subspaces, rows, dtype, device, hard=hard, order=order)
-            self._projections[*key, hard] = projection
+            self._projections[key] = Projection(self.subspaces, rows, dtype, device, hard=hard, order=order)
             if not hard and all(bool((s.weights >= 1).all()) for s in self.subspaces):
-                self._projections[*key, True] = projection
-        return self._projections[*key, hard]
+                self._projections[*key[:-1], True] = self._projections[key]
+        return self._projections[key]
 
     @property
     def _channels_last(self) -> bool:
         return not self.biases and self.view.channels_last  # with biases, the stack is a copy in any case
 
-    def _stack(self, tensors: list[Tensor], *, channels_last: bool = False) -> Tensor:
+    def _stack(self, tensors: list[Tensor], channels_last: bool = False) -> Tensor:
         """The stack of tensors shaped like the parameters, in at least float32; a view of the first where possible."""
         weight, *biases = (tensor.detach() for tensor in tensors)
         stack = self.view.matrix(weight, channels_last=channels_last)
@@ -170,16 +167,15 @@ class ProtectedWeight:
             stack = torch.cat([stack, *parts], dim=2)
         return stack.to(torch.promote_types(stack.dtype, torch.float32))
 
-    def _change(self, tensors: list[Tensor], change: Callable[[Tensor], Tensor], channels_last: bool) -> None:
+    def _change(self, tensors: list[Tensor], change: Callable[[Tensor], Tensor]) -> None:
         """Runs `change` (in place) on the stack of these tensors and writes the result back into them."""
-        stack = self._stack(tensors, channels_last=channels_last)
+        stack = self._stack(tensors, self._channels_last)
         change(stack)
         if stack.untyped_storage().data_ptr() != tensors[0].untyped_storage().data_ptr():  # not a view of the weight
-            self._write(tensors, stack, channels_last=channels_last)
+            self._write(tensors, stack, self._channels_last)
 
-    def _write(self, tensors: list[Tensor], stack: Tensor, *, channels_last: bool = False) -> None:
+    def _write(self, tensors: list[Tensor], stack: Tensor, channels_last: bool = False) -> None:
         weight, *biases = (tensor.detach() for tensor in tensors)
-        inputs = self.view.inputs
-        weight.copy_(self.view.tensor(stack[:, :, :inputs], channels_last=channels_last))
-        for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=inputs):
+        weight.copy_(self.view.tensor(stack[:, :, : self.view.inputs], channels_last=channels_last))
+        for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=self.view.inputs):
             bias.part_of(tensor).copy_(stack[:, :, column].reshape(-1))

@@ -1,10 +1,24 @@
-"""How full a memory is, and how many more tasks fit."""
+"""What a memory reports: how full it is, how many more tasks fit, and how far the weights have moved inside it."""
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from remnant.errors import UserError
+
 RECENT = 3  # the number of last tasks from which the next ones are predicted
+BUFFERS_CHANGED = (
+    "Buffers that the forward pass reads have changed since the task began, and old outputs with them: {}. No optimizer "
+    "moves buffers: the module or your own code did. A module that is kept in eval mode "
+    '(norm="freeze", unsupported="freeze") must leave them alone; exclude it by name to accept the change.'
+)
+
+
+class LeakError(UserError, RuntimeError):
+    """Protected weights moved inside the remembered subspaces."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +99,72 @@ class MemoryReport:
         tight = self.tightest
         full = [layer.name for layer in self.layers if layer.rank == layer.capacity]
         if full:
-            which = f"{full[0]!r} is full: it learns"
-            if len(full) > 1:
-                which = f"{full[0]!r} and {len(full) - 1} more are full: they learn"
-            return f"{which} no more. A lower threshold or a wider layer leaves room."
+            more = f" and {len(full) - 1} more are full: they learn" if len(full) > 1 else " is full: it learns"
+            return f"{full[0]!r}{more} no more. A lower threshold or a wider layer leaves room."
         if math.isinf(tight.tasks_left):
             return "Tasks like the last ones add nothing new: there is room for any number of them."
         return f"About {tight.tasks_left:.0f} more task(s) like the last ones fit before {tight.name!r} is full."
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """The result for one layer, frozen parameter or buffer.
+
+    Attributes:
+        name: Its name in the model.
+        leak: ‖(W−W₀)·M‖ / ‖W−W₀‖ since the task began; 0 or 1 for a frozen parameter or a buffer.
+        rounding: The leak that the weight's own number type can explain.
+        drift: ‖(W−W₀)·x‖ / ‖W₀·x‖ over the batches given, the paper's interference activation; None without batches.
+        buffer: Whether it is a buffer.
+    """
+
+    name: str
+    leak: float
+    rounding: float
+    drift: float | None = None
+    buffer: bool = False
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of `GPM.verify`. `print` it for a table.
+
+    Attributes:
+        layers: One `LayerCheck` per protected layer, frozen parameter and buffer.
+        tolerance: The largest leak that is accepted.
+    """
+
+    layers: tuple[LayerCheck, ...]
+    tolerance: float
+
+    @property
+    def leaking(self) -> tuple[LayerCheck, ...]:
+        """The layers whose leak exceeds the tolerance and the rounding of their number type."""
+        return tuple(x for x in self.layers if not x.leak <= max(self.tolerance, x.rounding))
+
+    @property
+    def worst(self) -> float:
+        """The largest leak."""
+        return max((x.leak for x in self.layers), default=0.0)
+
+    def leaks(self, weights_message: str) -> str:
+        """Describes the leaks; `weights_message` has a {} for the names of the weights. Empty if there are no leaks."""
+        weights = ", ".join(f"{x.name!r} ({x.leak:.2g})" for x in self.leaking if not x.buffer)
+        buffers = ", ".join(repr(x.name) for x in self.leaking if x.buffer)
+        sentences = [weights_message.format(weights)] if weights else []
+        return " ".join([*sentences, BUFFERS_CHANGED.format(buffers)] if buffers else sentences)
+
+    def __str__(self) -> str:
+        if not self.layers:
+            return "No task is remembered yet, so nothing could have moved."
+        width = max(5, *(len(x.name) for x in self.layers))
+        lines = [f"{'layer':<{width}}  leak      drift"]
+        for x in self.layers:
+            drift = "–" if x.drift is None else f"{x.drift:.1e}"
+            lines.append(f"{x.name:<{width}}  {x.leak:.1e}   {drift}")
+        return "\n".join(lines)
+
+
+def check_still(name: str, now: Tensor, then: Tensor, *, buffer: bool = False) -> LayerCheck:
+    """Checks a frozen parameter or a buffer, which must not change at all."""
+    return LayerCheck(name, 0.0 if torch.equal(now, then.to(now)) else 1.0, 0.0, buffer=buffer)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from remnant.errors import UserError
 from remnant.files import write_file
 
 from . import codec
+from .audit.preconditions import check_model
 from .discovery import clean
-from .errors import StateError
 from .subspace import Subspace
 from .threshold import ThresholdSetting
 
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
 VERSION = 2
 
 
+class StateError(UserError, ValueError):
+    """A saved memory is damaged, was not written by `GPM.save`, or belongs to another model."""
+
+
 def collect(memory: GPM) -> dict[str, Any]:
-    names = {id(p): clean(name) for name, p in memory._model.named_parameters()}
+    check_model(memory._model, memory._protection)
+    names: dict[Tensor, str] = {parameter: clean(name) for name, parameter in memory._model.named_parameters()}
     return {
         "version": VERSION,
         "tasks": memory._tasks,
@@ -37,7 +43,7 @@ def collect(memory: GPM) -> dict[str, Any]:
             }
             for weight in memory._protection.weights
         },
-        "anchors": {names[id(parameter)]: tensor for parameter, tensor in memory._constraint.anchors.items()},
+        "anchors": {names[parameter]: tensor for parameter, tensor in memory._constraint.anchors.items()},
         "buffers": dict(memory._buffers.values),
         "kept_in_eval": list(memory._buffers.kept_in_eval),
     }
@@ -45,34 +51,67 @@ def collect(memory: GPM) -> dict[str, Any]:
 
 def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     """Checks the whole state before it changes the memory."""
-    weights, buffers, constraint = memory._protection.weights, memory._buffers, memory._constraint
+    check_model(memory._model, memory._protection)
     parameters = {clean(name): parameter for name, parameter in memory._model.named_parameters()}
     try:
         if saved["version"] != VERSION:
             raise StateError(f"This state has version {saved['version']}; this release reads version {VERSION}.")
         tasks, steps = int(saved["tasks"]), int(saved["steps"])
-        layers, anchors, values = saved["layers"], dict(saved["anchors"]), dict(saved["buffers"])
         kept_in_eval = [str(name) for name in saved["kept_in_eval"]]
-        _check_layers(memory, layers)
-        subspaces = {weight.name: _loaded(weight.subspaces, layers[weight.name]["subspaces"]) for weight in weights}
-        added = {weight.name: [int(count) for count in layers[weight.name]["added"]] for weight in weights}
-        _check_anchors(memory, parameters, anchors, complete=bool(tasks))
-        if tasks:
-            _check_buffers(memory, values)
+        _check_schema(memory, saved, complete=tasks > 0)
+        layers = [(weight, saved["layers"][weight.name]) for weight in memory._protection.weights]
+        loaded = [(w, _loaded(w.subspaces, layer["subspaces"]), list(map(int, layer["added"]))) for w, layer in layers]
     except StateError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"This is not the state of a memory, or it is damaged: {error!r}.") from error
-    for weight in weights:
-        weight.adopt(subspaces[weight.name], added[weight.name])
-    memory._tasks, constraint.steps = tasks, steps
-    constraint.anchors = {parameters[name]: anchor.to(parameters[name], copy=True) for name, anchor in anchors.items()}
-    constraint.stepped.clear()
-    memory._known_full = {weight.name for weight in weights if weight.rank == weight.capacity}
-    buffers.values = {name: tensor.clone() for name, tensor in values.items()}
-    buffers.kept_in_eval = kept_in_eval
+    for weight, subspaces, added in loaded:
+        weight.adopt(subspaces, added)
+    memory._tasks, memory._constraint.steps = tasks, steps
+    anchors = {parameters[name]: anchor for name, anchor in saved["anchors"].items()}
+    memory._constraint.anchors = {parameter: anchor.to(parameter, copy=True) for parameter, anchor in anchors.items()}
+    memory._constraint.stepped.clear()
+    memory._buffers.values = {name: tensor.clone() for name, tensor in saved["buffers"].items()}
+    memory._buffers.kept_in_eval = kept_in_eval
     if tasks:
-        buffers.hold()
+        memory._buffers.hold()
+
+
+def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> None:
+    """Compares all sizes in the state with those here. Once a task is remembered, nothing may be missing."""
+    layers = {w.name: [subspace.capacity for subspace in w.subspaces] for w in memory._protection.weights}
+    parameters = {clean(name): parameter for name, parameter in memory._model.named_parameters()}
+    kept = {
+        name: parameter for name, parameter in parameters.items() if parameter in set(memory._protection.parameters)
+    }
+    norms = memory._buffers.of_norms()
+    here = _sizes(layers, parameters, {**memory._buffers.others(), **norms})
+    saved_layers = {name: layer["capacities"] for name, layer in saved["layers"].items()}
+    in_state = _sizes(saved_layers, saved["anchors"], saved["buffers"])
+    needed = _sizes(layers, kept, norms) if complete else _sizes(layers, {}, {})
+    differing = sorted(name for name in {*needed, *in_state} if here.get(name) != in_state.get(name))
+    if differing:
+        details = [f"{x}: {in_state.get(x, 'missing')} in the state, {here.get(x, 'missing')} here" for x in differing]
+        raise StateError(
+            f"The state belongs to another model or to other settings ({'; '.join(details)}). Load it into a memory of the "
+            "same model that was made with the same settings; GPM.load does that."
+        )
+
+
+def _sizes(
+    layers: Mapping[str, list[int]], parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+) -> dict[str, list[int]]:
+    sizes = {f"layer {name!r}": list(capacities) for name, capacities in layers.items()}
+    for kind, tensors in (("parameter", parameters), ("buffer", buffers)):
+        sizes.update({f"{kind} {name!r}": list(tensor.shape) for name, tensor in tensors.items()})
+    return sizes
+
+
+def _loaded(present: list[Subspace], states: list[dict[str, Tensor]]) -> list[Subspace]:
+    loaded = [subspace.copy() for subspace in present]
+    for subspace, state in zip(loaded, states, strict=True):
+        subspace.load(state)
+    return loaded
 
 
 def save(memory: GPM, path: Path) -> None:
@@ -99,49 +138,3 @@ def load(path: Path, threshold: ThresholdSetting | None) -> tuple[dict[str, Any]
     if settings["threshold"] is None:
         raise StateError(f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…).")
     return saved, settings
-
-
-def _check_layers(memory: GPM, layers: Mapping[str, Any]) -> None:
-    ours = {weight.name: [subspace.capacity for subspace in weight.subspaces] for weight in memory._protection.weights}
-    theirs = {name: list(layer["capacities"]) for name, layer in layers.items()}
-    differing = sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
-    if differing:
-        details = [
-            f"{name} has {theirs.get(name, 'no')} inputs there and {ours.get(name, 'no')} here" for name in differing
-        ]
-        raise StateError(f"The state belongs to another model: {'; '.join(details)}.")
-
-
-def _check_anchors(
-    memory: GPM, parameters: Mapping[str, Tensor], anchors: Mapping[str, Tensor], *, complete: bool
-) -> None:
-    """After a task, each parameter that this memory protects or freezes needs the value that it must keep."""
-    ours = {id(parameter) for parameter in memory._protection.parameters}
-    without = sorted(name for name, p in parameters.items() if id(p) in ours and name not in anchors)
-    if complete and without:
-        raise StateError(
-            f"The state has no value for {', '.join(without)}, which this memory protects. Make the memory with the "
-            "settings of the saved one (GPM.load does)."
-        )
-    for name, anchor in anchors.items():
-        if name not in parameters or parameters[name].shape != anchor.shape:
-            raise StateError(
-                f"The state belongs to another model: this one has no parameter {name!r} of {tuple(anchor.shape)}."
-            )
-
-
-def _check_buffers(memory: GPM, values: Mapping[str, Tensor]) -> None:
-    """All buffers of the norms must be there, and those of other modules that a forward pass has read."""
-    norms = memory._buffers.of_norms()
-    ours = {name: tensor.shape for name, tensor in {**memory._buffers.others(), **norms}.items()}
-    theirs = {name: tensor.shape for name, tensor in values.items()}
-    other = sorted(name for name in norms.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-    if other:
-        raise StateError(f"The state belongs to another model or other settings: its buffer {other[0]!r} differs.")
-
-
-def _loaded(present: list[Subspace], states: list[dict[str, Tensor]]) -> list[Subspace]:
-    loaded = [subspace.copy() for subspace in present]
-    for subspace, state in zip(loaded, states, strict=True):
-        subspace.load(state)
-    return loaded

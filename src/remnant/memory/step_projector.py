@@ -33,9 +33,15 @@ class StepProjector:
         """The parameters that must not move: from the second task on, those that `norm`, `bias` and `unsupported` freeze."""
         return self._constraint.frozen_parameters
 
+    @torch.no_grad()
     def project(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         """Projects gradients (parameter → gradient) in place, sets those of frozen parameters to 0, and returns the dict."""
-        self._constraint.project_among(gradients, skip=self._through_inputs)
+        self._constraint.stepped.update(gradients)
+        if self._constraint.anchors:
+            for weight in self._weights:
+                if weight.rank and weight not in self._through_inputs:
+                    weight.project_among(gradients)
+            gradients.update({p: torch.zeros_like(p) for p in self.frozen_parameters if p in gradients})
         return gradients
 
     @contextmanager
@@ -50,7 +56,7 @@ class StepProjector:
         self._through_inputs = set(chosen)
         try:
             for layer, weight in zip(layers, chosen, strict=True):
-                projection = weight.projection_of_rows(rows)
+                projection = weight.projection(rows, weight.view.weight.dtype, weight.view.weight.device)
                 layer.forward = lambda x, w=layer.weight, p=projection: _ProjectedLinear.apply(x, w, p)  # type: ignore
             yield
         finally:
@@ -60,8 +66,10 @@ class StepProjector:
 
     def layer_projections(self) -> dict[str, Tensor]:
         """Returns layer → I − M·Mᵀ, for every ungrouped layer with a rank above 0. A step multiplies gradients by it."""
+        layers = {w.name: (w.subspaces, w.view.weight) for w in self._weights if w.rank and w.view.groups == 1}
         return {
-            weight.name: weight.dense_projection for weight in self._weights if weight.rank and weight.view.groups == 1
+            name: Projection(subspaces, 1, weight.dtype, weight.device, form="dense").right[0]
+            for name, (subspaces, weight) in layers.items()
         }
 
 
@@ -81,8 +89,7 @@ class _ProjectedLinear(torch.autograd.Function):
         needs_x, needs_weight, _ = ctx.needs_input_grad
         gradient = None
         if needs_weight:
-            rows = x.flatten(end_dim=-2)
-            gradient = delta.flatten(end_dim=-2).mT @ ctx.projection.remove(rows[None])[0]
+            gradient = delta.flatten(end_dim=-2).mT @ ctx.projection.remove(x.flatten(end_dim=-2)[None])[0]
         return delta @ weight if needs_x else None, gradient, None
 
 

@@ -1,6 +1,6 @@
 """The remembered directions of one layer's input space."""
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -48,24 +48,19 @@ class Subspace:
         [0.0, 1.0, 1.0]
     """
 
-    changes = (
-        0  # how often a stored tensor was replaced; a projection made of the subspace is out of date when it differs
-    )
-
     def __init__(
         self, capacity: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
     ) -> None:
         if capacity < 1:
             raise ValueError(f"A subspace needs a capacity of at least 1, not {capacity}.")
         self.capacity = capacity
-        self._stored = torch.zeros(capacity, 0, dtype=dtype, device=device)
-        self._is_complement = False
-        self._weights: Tensor | None = None
+        self.changes = 0  # a projection that was made of the subspace is out of date when this has grown
+        self._store(torch.zeros(capacity, 0, dtype=dtype, device=device))
 
-    def __setattr__(self, name: str, value: object) -> None:
-        # Stored tensors are replaced and never changed in place, so this sees every change.
-        super().__setattr__(name, value)
-        super().__setattr__("changes", self.changes + 1)
+    def _store(self, stored: Tensor, *, complement: bool = False, weights: Tensor | None = None) -> None:
+        """Replaces the stored tensors, which are never changed in place, so that copies may share them."""
+        self._stored, self._is_complement, self._weights = stored, complement, weights
+        self.changes += 1
 
     @property
     def rank(self) -> int:
@@ -96,8 +91,7 @@ class Subspace:
     @weights.setter
     def weights(self, weights: Tensor) -> None:
         self._check_weights(weights)
-        self._store(self.basis, complement=False)
-        self._weights = weights.detach().to(self._stored, copy=True)
+        self._store(self.basis.contiguous(), weights=weights.detach().to(self._stored, copy=True))
 
     def _check_weights(self, weights: Tensor) -> None:
         if weights.shape != (self.rank,):
@@ -108,7 +102,7 @@ class Subspace:
     @property
     def nbytes(self) -> int:
         """The bytes that the stored directions take."""
-        return self._stored.nbytes + (0 if self._weights is None else self._weights.nbytes)
+        return sum(tensor.nbytes for tensor in self.state().values())
 
     def remove(self, x: Tensor) -> Tensor:
         """Returns what remains of x (…×n) outside the subspace: x − (x·M)·Mᵀ (Eq. 6–8)."""
@@ -154,16 +148,16 @@ class Subspace:
         return count
 
     def _add(self, old: Tensor, new: Tensor) -> None:
-        if self._is_complement:
+        complement, weights = self._is_complement, self._weights
+        if complement:
             # In the complement's coordinates, `new` are the leading eigenvectors and the others stay outside.
-            self._store(_orthonormal(old @ _complement(_orthonormal(new))), complement=True)
-            return
-        weights = self._weights
-        self._store(_orthonormal(torch.cat([old, new], dim=1)), complement=False)
-        if weights is not None:
-            self._weights = torch.cat([weights, weights.new_ones(new.shape[1])])
-        elif 2 * self.rank > self.capacity:
-            self._store(_complement(_orthonormal(self._stored.to(old))), complement=True)
+            columns = _orthonormal(old @ _complement(_orthonormal(new)))
+        else:
+            columns = _orthonormal(torch.cat([old, new], dim=1)).to(self._stored)
+            weights = None if weights is None else torch.cat([weights, weights.new_ones(new.shape[1])])
+            if weights is None and 2 * columns.shape[1] > self.capacity:
+                columns, complement = _complement(_orthonormal(columns.to(old))), True
+        self._store(columns.to(self._stored).contiguous(), complement=complement, weights=weights)
 
     def fill(self) -> int:
         """Adds every missing direction and returns their number."""
@@ -174,14 +168,13 @@ class Subspace:
     def copy(self) -> Self:
         """Returns an independent copy."""
         twin = type(self)(self.capacity)
-        # Stored tensors are never changed in place, so the copy may share them.
-        twin._stored, twin._is_complement, twin._weights = self._stored, self._is_complement, self._weights
+        twin._store(self._stored, complement=self._is_complement, weights=self._weights)
         return twin
 
     def to(self, device: torch.device) -> None:
         """Moves the stored directions to a device."""
-        self._stored = self._stored.to(device)
-        self._weights = None if self._weights is None else self._weights.to(device)
+        weights = None if self._weights is None else self._weights.to(device)
+        self._store(self._stored.to(device), complement=self._is_complement, weights=weights)
 
     def state(self) -> dict[str, Tensor]:
         """Returns the stored directions, named after their form, and their weights if there are any."""
@@ -194,14 +187,9 @@ class Subspace:
         stored = state["complement" if complement else "basis"]
         if stored.ndim != 2 or stored.shape[0] != self.capacity or stored.shape[1] > self.capacity:
             raise ValueError(f"saved directions of shape {tuple(stored.shape)} for {self.capacity} inputs")
-        self._stored, self._is_complement, self._weights = stored.to(self._stored), complement, None
+        self._store(stored.to(self._stored), complement=complement)
         if "weights" in state:
             self.weights = state["weights"]
-
-    def _store(self, columns: Tensor, *, complement: bool) -> None:
-        self._stored = columns.to(self._stored).contiguous()
-        self._is_complement = complement
-        self._weights = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank={self.rank}, capacity={self.capacity})"
@@ -210,11 +198,9 @@ class Subspace:
 class AxisSubspace(Subspace):
     """A set of coordinate axes: all that one-hot inputs can span. It stores one weight per axis, 0 for a free one."""
 
-    def __init__(
-        self, capacity: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
-    ) -> None:
-        super().__init__(capacity, dtype=dtype, device=device)
-        self._stored = torch.zeros(capacity, dtype=dtype, device=device)
+    def __init__(self, capacity: int, **placement: Any) -> None:
+        super().__init__(capacity, **placement)
+        self._store(self._stored.new_zeros(capacity))
 
     @property
     def rank(self) -> int:
@@ -235,9 +221,7 @@ class AxisSubspace(Subspace):
     @weights.setter
     def weights(self, weights: Tensor) -> None:
         self._check_weights(weights)
-        stored = self._stored.clone()
-        stored[self._stored > 0] = weights.to(stored)
-        self._stored = stored
+        self._store(self._stored.masked_scatter(self._stored > 0, weights.detach().to(self._stored)))
 
     def remove(self, x: Tensor) -> Tensor:
         return x * (1 - self._stored.to(x))
@@ -254,14 +238,12 @@ class AxisSubspace(Subspace):
         energies, order = torch.sort(counts.masked_fill(used, 0), descending=True, stable=True)
         captured = counts[used].sum()
         count = rank_needed(energies, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0)
-        stored = self._stored.clone()
-        stored[order[:count].to(stored.device)] = 1
-        self._stored = stored
+        self._store(self._stored.index_fill(0, order[:count].to(self._stored.device), 1))
         return count
 
     def fill(self) -> int:
         count = self.capacity - self.rank
-        self._stored = torch.ones_like(self._stored)
+        self._store(torch.ones_like(self._stored))
         return count
 
     def state(self) -> dict[str, Tensor]:
@@ -270,7 +252,7 @@ class AxisSubspace(Subspace):
     def load(self, state: dict[str, Tensor]) -> None:
         if state["axes"].shape != (self.capacity,):
             raise ValueError(f"saved axes of shape {tuple(state['axes'].shape)} for {self.capacity} inputs")
-        self._stored = state["axes"].to(self._stored)
+        self._store(state["axes"].to(self._stored))
 
 
 def _complement(columns: Tensor) -> Tensor:

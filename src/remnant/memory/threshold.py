@@ -1,41 +1,46 @@
-"""The threshold ε: the share of a layer's input energy that a task's memory must explain, per layer and task (Sec. C.5)."""
+"""Options by layer name, with `*` for any text, and the one that the paper needs: the threshold ε (Sec. C.5)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
 
-from .patterns import by_layer
+from remnant.errors import did_you_mean, nearest
 
 ThresholdFunction = Callable[[str, int], float]  # (layer name, task index) → ε
 ThresholdSetting = float | Mapping[str, Any] | ThresholdFunction
+Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
-class LinearThreshold:
-    """ε₀ + δ·t for the t-th task, counted from 0; never above 1."""
+def by_layer(patterns: Mapping[str, Value], layers: Iterable[str], option: str) -> dict[str, Value]:
+    """Returns layer → the value of the first pattern that matches it, without the layers that no pattern matches.
 
-    start: float
-    step: float = 0.0
+    Raises a ValueError, with the name of the option, if a pattern matches no layer.
 
-    def __call__(self, layer: str, task: int) -> float:
-        return min(1.0, self.start + self.step * task)
+    >>> by_layer({"conv*": 0.95, "*": 0.99}, ["conv1", "fc1"], "threshold")
+    {'conv1': 0.95, 'fc1': 0.99}
+    """
+    layers = list(layers)
+    for pattern in patterns:
+        check_matches(pattern, layers, f"{option}[{pattern!r}] matches no layer.")
+    found = {layer: [pattern for pattern in patterns if fnmatchcase(layer, pattern)] for layer in layers}
+    return {layer: patterns[matching[0]] for layer, matching in found.items() if matching}
+
+
+def check_matches(pattern: str, names: list[str], message: str) -> None:
+    """Refuses a pattern that matches no name, because it is probably a typing error."""
+    if not any(fnmatchcase(name, pattern) for name in names):
+        short = len(names) <= 10 or nearest(pattern, names)
+        choices = names if short else {name.split(".")[0] for name in names}
+        raise ValueError(f"{message} {did_you_mean(pattern, choices)}")
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """ε in the one form that `parse_threshold` gives it."""
+    """ε as `parse_threshold` reads it. A saved memory keeps `setting`; it is None for a function, which no file can hold."""
 
+    setting: Any
     value: dict[str, float] | ThresholdFunction  # by pattern of layer names, or by layer and task
-
-    @property
-    def setting(self) -> Any:
-        """The form in which a saved memory keeps it; None for a user's function, which no file can hold."""
-        match self.value:
-            case LinearThreshold(start, step):
-                return {"start": start, "step": step} if step else start
-            case dict():
-                return {"layers": self.value}
-        return None
 
     def for_layers(self, layers: Iterable[str]) -> ThresholdFunction:
         """Returns the function (layer, task) → ε."""
@@ -54,27 +59,30 @@ class Threshold:
 def parse_threshold(threshold: ThresholdSetting) -> Threshold:
     """Reads every form in which ε can be given.
 
-    The forms are a number or `{"value": ε}` for all layers and tasks, `{"start": ε₀, "step": δ}` for ε₀ + δ·t, `{pattern: ε}`
-    or `{"layers": {pattern: ε}}` by layer name, and a function (layer, task) → ε.
+    The forms are a number or `{"value": ε}` for all layers and tasks, `{"start": ε₀, "step": δ}` for ε₀ + δ·t (at most 1) in
+    task t = 0, 1, …, `{pattern: ε}` or `{"layers": {pattern: ε}}` by layer name, and a function (layer, task) → ε.
 
     >>> epsilon = parse_threshold({"start": 0.97, "step": 0.003}).for_layers(["fc1"])
     >>> epsilon("fc1", 2)
     0.976
     """
     if callable(threshold):
-        return Threshold(threshold)
+        return Threshold(None, threshold)
     if not isinstance(threshold, Mapping):
-        return Threshold(LinearThreshold(_check(threshold, "threshold")))
+        threshold = {"value": threshold}
     if set(threshold) == {"value"}:
-        return Threshold(LinearThreshold(_check(threshold["value"], "threshold")))
+        value = _check(threshold["value"], "threshold")
+        return Threshold(value, lambda layer, task: value)
     if "start" in threshold and set(threshold) <= {"start", "step"}:
-        step = threshold.get("step", 0.0)
+        start, step = _check(threshold["start"], "threshold['start']"), threshold.get("step", 0.0)
         if not isinstance(step, int | float) or isinstance(step, bool):
             raise ValueError(f"threshold['step'] is {step!r}: it must be a number, for example 0.003.")
-        return Threshold(LinearThreshold(_check(threshold["start"], "threshold['start']"), float(step)))
+        setting = {"start": start, "step": float(step)} if step else start
+        return Threshold(setting, lambda layer, task: min(1.0, start + step * task))
     nested = set(threshold) == {"layers"} and isinstance(threshold["layers"], Mapping)
     patterns = threshold["layers"] if nested else threshold
-    return Threshold({pattern: _check(value, f"threshold[{pattern!r}]") for pattern, value in patterns.items()})
+    values = {pattern: _check(value, f"threshold[{pattern!r}]") for pattern, value in patterns.items()}
+    return Threshold({"layers": values}, values)
 
 
 def _check(value: object, name: str) -> float:

@@ -1,27 +1,48 @@
 """Refuses and reports mistakes that would let a model forget unnoticed."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..discovery import Protection, clean
-from ..errors import ConsolidationError
-from ..patterns import Selection
+from ..discovery import Protection, Selection, clean
 from ..protected import ProtectedWeight
-from .verification import LayerCheck, buffers_changed
+from ..record.recorder import ConsolidationError, Grams
+from ..report import Verification
 
-SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
-CALLER = 3  # the stack level of the code that called the memory
+INCONCLUSIVE = "Whether the memory covers every use of the weights could not be tested on this model: {}."
+LEAKS = (
+    "In this task, these layers changed inside the subspaces of earlier tasks: {}. They may have forgotten. Attach every "
+    "optimizer that trains them, or call project() and restore() around your own steps."
+)
+MOVING_BUFFERS = (
+    "The forward pass reads buffers that training changes and nothing protects: {}. Later tasks will change old outputs "
+    'through them. Make the memory with unsupported="freeze" to keep their modules in eval mode after the first task, or '
+    "exclude them by name."
+)
+FULL = (
+    "Full, and from now on fixed: {}. Every input direction of the layer is remembered. A lower threshold or a wider layer "
+    "would leave room for more tasks."
+)
+UNCOVERED = (
+    "These weights are used in ways that their rule does not cover: {}. A change of the weight that none of its layer's "
+    "recorded inputs can see moved the model's outputs, so later tasks would move old outputs. Call the layer itself instead "
+    "of a function with its weight, correct its rule (register_layer), exclude the layer, or make the memory with "
+    'unsupported="freeze" to hold the weight fixed after the first task or "free" to accept that. Nothing was remembered.'
+)
+UNSEEN = (
+    "{} got gradients in this task, but the forward pass never called the layer, so its inputs are unknown. Call the layer "
+    "itself (not a function with its weight), pass a forward= that reaches it, or exclude it. Nothing was remembered."
+)
 
 
 def check_model(model: nn.Module, protection: Protection) -> None:
     """Refuses a model whose protected parameters were replaced by other objects (a new head, a swapped layer)."""
-    present = {id(parameter) for parameter in model.parameters()}
+    present = set(model.parameters())
     protected = [(weight.name, parameter) for weight in protection.weights for parameter in weight.parameters]
     for name, parameter in [*protected, *protection.frozen.items()]:
-        if id(parameter) not in present:
+        if parameter not in present:
             raise RuntimeError(
                 f"The parameters of {name!r} were replaced after the memory was made. Make a new memory for the model as "
                 "it is now (GPM.load loads saved bases into it)."
@@ -46,54 +67,27 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module, protection: Protecti
             )
 
 
+def refuse_unseen(weights: list[ProtectedWeight], grams: Grams, stepped: Collection[Tensor]) -> None:
+    """Refuses a trained layer without inputs. An untrained one is unused in this task and has nothing to remember."""
+    unseen = [weight for weight in weights if not grams[weight.name].count]
+    trained = [repr(weight.name) for weight in unseen if any(parameter in stepped for parameter in weight.parameters)]
+    if trained:
+        raise ConsolidationError(UNSEEN.format(", ".join(trained)))
+
+
 def refuse_uncovered(uncovered: Mapping[ProtectedWeight, float]) -> None:
     if uncovered:
-        named = ", ".join(f"{w.name!r} ({type(w.sites[0].module).__name__}, {by:.1%})" for w, by in uncovered.items())
-        raise ConsolidationError(
-            f"These weights are used in ways that their rule does not cover: {named}. A change of the weight that none of "
-            "its layer's recorded inputs can see moved the model's outputs, so later tasks would move old outputs. Call the "
-            "layer itself instead of a function with its weight, correct its rule (register_layer), exclude the layer, or "
-            'make the memory with unsupported="freeze" to hold the weight fixed after the first task or "free" to accept '
-            "that. Nothing was remembered."
-        )
+        named = [f"{w.name!r} ({type(w.sites[0].module).__name__}, {by:.1%})" for w, by in uncovered.items()]
+        raise ConsolidationError(UNCOVERED.format(", ".join(named)))
 
 
-def warn_inconclusive(reason: str) -> None:
-    if reason:
-        warnings.warn(
-            f"Whether the memory covers every use of the weights could not be tested on this model: {reason}.",
-            stacklevel=CALLER,
-        )
-
-
-def warn_full(layers: Sequence[str]) -> None:
-    if layers:
-        warnings.warn(
-            f"Full, and from now on fixed: {', '.join(layers)}. Every input direction of the layer is remembered. A lower "
-            "threshold or a wider layer would leave room for more tasks.",
-            stacklevel=CALLER,
-        )
-
-
-def warn_leaks(checks: Iterable[LayerCheck]) -> None:
-    leaking = [x for x in checks if x.leak > max(SUSPICIOUS, x.rounding)]
-    messages = []
-    if weights := [f"{x.name} ({x.leak:.0%})" for x in leaking if not x.buffer]:
-        messages.append(
-            f"In this task, these layers changed inside the subspaces of earlier tasks: {', '.join(weights)}. They may have "
-            "forgotten. Attach every optimizer that trains them, or call project() and restore() around your own steps."
-        )
-    if buffers := [x.name for x in leaking if x.buffer]:
-        messages.append(buffers_changed(buffers))
-    if messages:
-        warnings.warn(" ".join(messages), stacklevel=CALLER)
-
-
-def warn_moving_buffers(names: Sequence[str]) -> None:
-    if names:
-        warnings.warn(
-            f"The forward pass reads buffers that training changes and nothing protects: {', '.join(map(repr, names))}. "
-            'Later tasks will change old outputs through them. Make the memory with unsupported="freeze" to keep their '
-            "modules in eval mode after the first task, or exclude them by name.",
-            stacklevel=CALLER,
-        )
+def warn(inconclusive: str, moved: Verification, buffers: Sequence[str], full: Sequence[str]) -> None:
+    """Warns the code that called GPM's method about everything that was found."""
+    messages = [
+        INCONCLUSIVE.format(inconclusive) if inconclusive else "",
+        moved.leaks(LEAKS),
+        MOVING_BUFFERS.format(", ".join(map(repr, buffers))) if buffers else "",
+        FULL.format(", ".join(full)) if full else "",
+    ]
+    for message in filter(None, messages):
+        warnings.warn(message, stacklevel=3)

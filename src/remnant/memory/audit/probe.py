@@ -6,7 +6,7 @@ move, something else reads a weight, and moving the weights one by one names it.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from ..precision import full_precision
 from ..protected import ProtectedWeight
-from ..record import distributed
-from ..record.batches import Forward, map_tensors, tensors_in
-from ..record.recorder import eager_eval, record_rows
+from ..record.consolidation import summed
+from ..record.recorder import Forward, eager_eval, map_tensors, record_rows, tensors_in
 
 EXAMPLES = 4  # few rows leave most directions free to change
 SIZE = 0.1  # the change, relative to each parameter's RMS
@@ -48,7 +47,7 @@ class Probe:
     def uncovered(self) -> dict[ProtectedWeight, float]:
         """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs."""
         found = self._find()
-        counts = distributed.summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
+        counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
         return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
 
     @torch.no_grad()
@@ -80,7 +79,10 @@ class Probe:
         free, unseen, testable = self._changes(batch, weights)
 
         def moved_by(changes: Mapping[Tensor, Tensor], some: list[ProtectedWeight]) -> float:
-            with _moved({parameter: changes[parameter] for weight in some for parameter in weight.parameters}):
+            moving = {parameter for weight in some for parameter in weight.parameters}
+            with restored(moving):
+                for parameter in moving:
+                    parameter.detach().copy_(parameter.detach().double() + changes[parameter])
                 return change_of(before, self.outputs(batch))
 
         # Outputs that react strongly to any change of the weights also show more of the rounding.
@@ -102,7 +104,8 @@ class Probe:
         """Random changes of the parameters; their parts that no row of the batch can see; the weights that have such."""
         rows = {weight.name: _Rows(weight) for weight in weights}
         with self._unchanged_state():
-            record_rows(self._model, weights, rows, [copy.deepcopy(batch)], self._forward)
+            sinks = {name: collected.add for name, collected in rows.items()}
+            record_rows(self._model, weights, sinks, [copy.deepcopy(batch)], self._forward)
         generator = torch.Generator(self._device).manual_seed(0)
         free: dict[Tensor, Tensor] = {}
         for parameter in {p: None for weight in weights for p in weight.parameters}:
@@ -125,14 +128,10 @@ class Probe:
     @contextmanager
     def _unchanged_state(self) -> Iterator[None]:
         """Draws the same random numbers every time; buffers and the random state are afterwards as they were."""
-        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
-        try:
-            with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-                torch.manual_seed(0)
-                yield
-        finally:
-            for buffer, before in buffers:
-                buffer.copy_(before)
+        devices = [self._device] if self._device.type == "cuda" else []
+        with restored(self._model.buffers()), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(0)
+            yield
 
     @contextmanager
     def _outer_outputs(self) -> Iterator[list[Any]]:
@@ -240,12 +239,11 @@ def _blank(batch: Any) -> Any:
 
 
 @contextmanager
-def _moved(changes: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    before = {parameter: parameter.detach().clone() for parameter in changes}
+def restored(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Gives tensors back the values that they had before the block."""
+    before = [(tensor.detach(), tensor.detach().clone()) for tensor in tensors]
     try:
-        for parameter, change in changes.items():
-            parameter.detach().copy_((parameter.detach().double() + change).to(parameter.dtype))
         yield
     finally:
-        for parameter, value in before.items():
-            parameter.detach().copy_(value)
+        for tensor, value in before:
+            tensor.copy_(value)

@@ -4,15 +4,15 @@ They cannot be projected. Instead, their module stays in eval mode, where it lea
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from ..discovery import Protection, clean
-from ..layers import allow_train_mode, has_rule, is_norm, keep_in_eval_mode
-from ..patterns import Selection
-from .probe import Probe, change_of
-from .verification import LayerCheck, check_still
+from ..discovery import Protection, Selection, clean
+from ..layers import has_rule, is_norm
+from ..report import LayerCheck, check_still
+from .probe import Probe, change_of, restored
 
 
 class Buffers:
@@ -70,14 +70,10 @@ class Buffers:
     def _matter(self, probe: Probe, initial: Mapping[Tensor, Tensor]) -> bool:
         """Whether the outputs are different with the buffers' initial values."""
         before = probe.outputs()
-        current = {buffer: buffer.clone() for buffer in initial}
-        try:
+        with restored(initial):
             for buffer, value in initial.items():
                 buffer.copy_(value)
             return change_of(before, probe.outputs()) > probe.rounding
-        finally:
-            for buffer, value in current.items():
-                buffer.copy_(value)
 
     def begin_task(self, moving: Iterable[str]) -> None:
         """Notes the values that the next task must preserve; with unsupported="freeze" their modules stay in eval mode."""
@@ -94,7 +90,8 @@ class Buffers:
 
     def release(self) -> None:
         for module in self._modules():
-            allow_train_mode(module, self._model.training)
+            if vars(module).pop("train", None) is not None:  # undoes `keep_in_eval_mode`
+                module.training = self._model.training
 
     def _modules(self) -> list[nn.Module]:
         others = {clean(name): module for name, module in self._model.named_modules()}
@@ -103,3 +100,22 @@ class Buffers:
     def checks(self) -> list[LayerCheck]:
         now = {**self.of_norms(), **self.others()}
         return [check_still(name, now[name], then, buffer=True) for name, then in self.values.items() if name in now]
+
+
+def keep_in_eval_mode(module: nn.Module) -> None:
+    """Keeps a module's buffers as they are, whatever `model.train()` does; its submodules still change their mode.
+
+    A flag would be undone by the next `model.train()`, and compiled code ignores hooks that are added later. So `train` is
+    replaced on the instance, by a partial, with which the module can still be copied and pickled.
+    """
+    if any(
+        buffer.is_floating_point() for buffer in module.buffers(recurse=False)
+    ):  # others use the batch in both modes
+        module.training = False
+        object.__setattr__(module, "train", partial(_train_children, module))
+
+
+def _train_children(module: nn.Module, mode: bool = True) -> nn.Module:
+    for child in module.children():
+        child.train(mode)
+    return module

@@ -1,4 +1,4 @@
-"""Linear layers: the rows are the inputs themselves (Eq. 3)."""
+"""Linear layers, whose rows are the inputs themselves (Eq. 3), and embeddings, whose inputs are one-hot."""
 
 from typing import cast
 
@@ -17,3 +17,11 @@ def transposed_linear(layer: nn.Module) -> LayerView:
     """GPT-2's linear layer, whose weight is stored as inputs × outputs."""
     weight, bias = cast(Tensor, layer.weight), cast(Tensor, layer.bias)
     return LayerView(weight, lambda x: x.reshape(-1, x.shape[-1]), bias=bias, output_dim=1)
+
+
+@built_in_rule(nn.Embedding)
+def embedding(layer: nn.Embedding) -> LayerView | list[LayerView]:
+    """The memory of one-hot inputs is a set of indices."""
+    if layer.max_norm is not None:
+        return []  # its forward rewrites the weight, so no constraint on steps could protect it
+    return LayerView(layer.weight, lambda input: input, output_dim=1, one_hot=True)

@@ -4,16 +4,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import ConsolidationError
-from ..patterns import by_layer
 from ..protected import ProtectedWeight
 from ..subspace import Subspace
-from . import batches as batch_streams
-from . import distributed, recorder
-from .batches import Forward
-from .recorder import Grams
+from ..threshold import by_layer
+from . import recorder
+from .recorder import ConsolidationError, Forward, Grams
 
 Grown = list[tuple[ProtectedWeight, list[Subspace], int]]  # weight, its new subspaces, the number of added directions
 
@@ -35,27 +33,33 @@ def gather(
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{option} is {value!r}: it must be a positive whole number, or None for all.")
     examples = by_layer(layer_samples, [weight.name for weight in weights], "layer_samples")
-    rank, ranks = distributed.world()
-    stream = batch_streams.stream(batches)
+    rank, ranks = world()
+    stream = recorder.stream(batches)
     if samples is not None:
         share = samples // ranks + (rank < samples % ranks)
-        stream = batch_streams.sample(stream, share, seed=task * ranks + rank)
-    failure: Exception | None = None
+        stream = recorder.sample(stream, share, seed=task * ranks + rank)
     grams: Grams = {}
     count = 0
+    failure: Exception | None = None
     try:
         grams, count = recorder.record(model, weights, stream, forward, examples)
     except Exception as error:
         failure = error  # raised below: the other processes must know first, since they wait for this one
-    failures = int(distributed.summed(torch.tensor(int(failure is not None))))
+    failures, count = summed(torch.tensor([failure is not None, count])).tolist()
     if failure is not None:
         raise failure
     if failures:
         raise ConsolidationError(f"{failures} other rank(s) failed to record the task; see their errors.")
-    if not distributed.summed(torch.tensor(count)):
+    if not count:
         raise ConsolidationError("There were no batches: nothing was remembered. Is the loader empty or used up?")
-    for gram in grams.values():
-        distributed.add_up(gram)
+    if ranks > 1:
+        for gram in grams.values():
+            gram.replace(summed(gram.matrix()), int(summed(torch.tensor(gram.count))))
+    _check_rows(grams)
+    return grams
+
+
+def _check_rows(grams: Grams) -> None:
     if grams and not any(gram.count for gram in grams.values()):
         raise ConsolidationError(
             "No protected layer got a single example: nothing was remembered. Are the batches empty, and does the forward "
@@ -66,19 +70,6 @@ def gather(
         raise ConsolidationError(
             f"Inputs of {', '.join(map(repr, bad))} contain NaN or inf. Nothing was remembered. Check the data and whether "
             "training diverged, then consolidate again."
-        )
-    return grams
-
-
-def check_all_seen(weights: list[ProtectedWeight], grams: Grams, stepped: Collection[Tensor]) -> None:
-    """Refuses a trained layer without inputs. An untrained one is unused in this task and has nothing to remember."""
-    unseen = [weight for weight in weights if not grams[weight.name].count]
-    trained = [weight.name for weight in unseen if any(parameter in stepped for parameter in weight.parameters)]
-    if trained:
-        raise ConsolidationError(
-            f"{', '.join(map(repr, trained))} got gradients in this task, but the forward pass never called the layer, so "
-            "its inputs are unknown. Call the layer itself (not a function with its weight), pass a forward= that reaches "
-            "it, or exclude it. Nothing was remembered."
         )
 
 
@@ -95,15 +86,41 @@ def grow(
     """
     grown: Grown = []
     for weight in weights:
-        subspaces, count = [], 0
-        for group, subspace in enumerate(weight.subspaces):
-            new = subspace.copy()
-            new.to(weight.view.weight.device)
+        subspaces, count = [subspace.copy() for subspace in weight.subspaces], 0
+        for group, subspace in enumerate(subspaces):
+            subspace.to(weight.view.weight.device)
             if weight in fixed:
-                count += new.fill()
+                count += subspace.fill()
             else:
-                count += new.grow(grams[weight.name].energy(group), thresholds[weight.name], rank_rule)
-            distributed.make_identical(new)
-            subspaces.append(new)
+                count += subspace.grow(grams[weight.name].energy(group), thresholds[weight.name], rank_rule)
+            _make_identical(subspace)
         grown.append((weight, subspaces, count))
     return grown
+
+
+def world() -> tuple[int, int]:
+    """This process's rank and the number of processes; (0, 1) without a process group."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def summed(tensor: Tensor) -> Tensor:
+    """The sum of a tensor over all processes."""
+    if world()[1] == 1 or not tensor.numel():
+        return tensor
+    shared = tensor.to(_shared_device()).contiguous()
+    dist.all_reduce(shared)
+    return shared.to(tensor.device)
+
+
+def _make_identical(subspace: Subspace) -> None:
+    """Gives all processes the directions of rank 0: different hardware may round an eigenvector differently."""
+    if world()[1] > 1:
+        shared = [{name: tensor.cpu() for name, tensor in subspace.state().items()}]
+        dist.broadcast_object_list(shared, src=0, device=_shared_device())
+        subspace.load(shared[0])
+
+
+def _shared_device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")

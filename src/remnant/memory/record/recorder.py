@@ -1,27 +1,30 @@
-"""Streams the inputs of a model's layers into Gram matrices, by hooks on the layers."""
+"""Runs a task's batches, or a sample of its examples, through a model and passes on the input rows of its layers."""
 
+import heapq
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from ..errors import ConsolidationError
+from remnant.errors import UserError
+
 from ..gram import Counts, Gram
 from ..protected import ProtectedWeight, Site
-from .batches import Forward, map_tensors
 
+Forward = Callable[[nn.Module, Any], object]
 Grams = dict[str, Gram | Counts]
+# Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices.
+RowSink = Callable[[Tensor], None]
 
 
-class RowSink(Protocol):
-    """Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices."""
-
-    def add(self, rows: Tensor, /) -> None: ...
+class ConsolidationError(UserError, RuntimeError):
+    """A task's inputs could not be recorded. The memory is as it was before."""
 
 
 def record(
@@ -34,10 +37,10 @@ def record(
     """Returns the Gram matrix of every weight's inputs, and the number of batches. See `record_rows`."""
     grams: Grams = {}
     for weight in weights:
-        device = weight.view.weight.device
-        size = weight.subspaces[0].capacity
+        size, device = weight.subspaces[0].capacity, weight.view.weight.device
         grams[weight.name] = Counts(size, device) if weight.view.one_hot else Gram(weight.view.groups, size, device)
-    return grams, record_rows(model, weights, grams, batches, forward, examples)
+    sinks = {name: gram.add for name, gram in grams.items()}
+    return grams, record_rows(model, weights, sinks, batches, forward, examples)
 
 
 def record_rows(
@@ -54,12 +57,11 @@ def record_rows(
     """
     device = next(model.parameters()).device
     count = 0
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(eager_eval(model))
+    with ExitStack() as stack, torch.no_grad(), eager_eval(model):
         for weight in weights:
             for site in weight.sites:
-                stack.callback(_record_at(weight, site, sinks[weight.name], (examples or {}).get(weight.name)).remove)
+                hook = _hook(weight, site, sinks[weight.name], (examples or {}).get(weight.name))
+                stack.callback(site.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for batch in batches:
             try:
                 forward(model, map_tensors(batch, lambda x: x.to(device, non_blocking=True)))
@@ -73,23 +75,16 @@ def record_rows(
     return count
 
 
-def _record_at(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | None) -> RemovableHandle:
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _hook(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | None) -> Callable[..., None]:
+    def before_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if examples is not None:
             args = tuple(arg[:examples] if isinstance(arg, Tensor) else arg for arg in args)
-        for rows in rows_of(weight, site, args, kwargs):
-            sink.add(rows)
+        rows = site.view.rows(*args, **kwargs)
+        ones = site.view.real(*args, **kwargs) if site.view.real else 1
+        for chunk in [rows] if isinstance(rows, Tensor) else rows:
+            sink(chunk if site.view.one_hot else _augmented(weight, chunk, site.bias, ones))
 
-    return site.module.register_forward_pre_hook(before, with_kwargs=True)
-
-
-def rows_of(weight: ProtectedWeight, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """Yields the rows of one call of a layer, with the inputs of 1 for the biases, in one or several chunks."""
-    view = site.view
-    rows = view.rows(*args, **kwargs)
-    ones = view.real(*args, **kwargs) if view.real else 1
-    for chunk in [rows] if isinstance(rows, Tensor) else rows:
-        yield chunk if view.one_hot else _augmented(weight, chunk, site.bias, ones)
+    return before_forward
 
 
 def _augmented(weight: ProtectedWeight, rows: Tensor, bias: int | None, ones: Tensor | int) -> Tensor:
@@ -124,3 +119,93 @@ def eager_eval(model: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, mode in modes:
             module.training = mode
+
+
+def stream(batches: Any) -> Iterator[Any]:
+    """Yields the batches. A tensor or dict is one batch, anything else is a series of them."""
+    if isinstance(batches, tuple) and len({(x.dtype, x.ndim) for x in batches if isinstance(x, Tensor)}) > 1:
+        # Taken as two batches, the labels would be remembered as inputs.
+        raise TypeError("If this tuple is one batch (x, y), write [(x, y)]. All batches of a series must be alike.")
+    if isinstance(batches, Tensor | Mapping):
+        yield batches
+    elif isinstance(batches, Iterable):
+        yield from batches
+    else:
+        raise TypeError(f"consolidate takes a DataLoader or another series of batches, not {type(batches).__name__}.")
+
+
+def call(model: nn.Module, batch: Any) -> object:
+    """Passes a tensor as the input, of a tuple the first element, and the entries of a dict by name."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, list | tuple):
+        return model(batch[0])
+    return model(batch)
+
+
+def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Applies a function to every tensor of a nest of lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = (map_tensors(item, function) for item in value)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yields every tensor of a nest of lists, tuples and dicts, in the order of `map_tensors`."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(item)
+
+
+def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
+    """Draws `count` examples evenly from the whole stream, and yields them in batches of the stream's own size.
+
+    Each example gets a random key and the smallest keys win, so the draw does not depend on the batches.
+    """
+    if not count:
+        return
+    keys = np.random.default_rng(seed)
+    chosen: list[tuple[float, int, Any]] = []  # a heap with the largest key first
+    size = seen = 0
+    for batch in batches:
+        length = _length(batch)
+        size = max(size, length)
+        for index, key in enumerate(keys.random(length)):
+            entry = (-float(key), seen + index)
+            if len(chosen) < count:
+                heapq.heappush(chosen, (*entry, _example(batch, index)))
+            elif entry > chosen[0][:2]:
+                heapq.heapreplace(chosen, (*entry, _example(batch, index)))
+        seen += length
+    examples = [example for _, _, example in sorted(chosen, key=lambda entry: entry[1])]
+    for _, alike in groupby(examples, key=_shapes):  # batches that are padded to different lengths cannot be mixed
+        group = list(alike)
+        for start in range(0, len(group), size):
+            yield _collate(group[start : start + size])
+
+
+def _length(batch: Any) -> int:
+    first = next(tensors_in(batch), None)
+    if first is None or first.ndim == 0:
+        raise TypeError(f"samples= needs batches of tensors to draw examples from; a {type(batch).__name__} has none.")
+    return len(first)
+
+
+def _example(batch: Any, index: int) -> Any:
+    return map_tensors(batch, lambda x: x[index].clone())  # a view would keep the whole batch alive
+
+
+def _shapes(example: Any) -> Any:
+    return list(example) if isinstance(example, Mapping) else None, [x.shape for x in tensors_in(example)]
+
+
+def _collate(examples: list[Any]) -> Any:
+    columns = zip(*map(tensors_in, examples), strict=True)
+    return map_tensors(examples[0], lambda _: torch.stack(next(columns)))
