@@ -7,16 +7,9 @@ import pytest
 
 from remnant.evaluation import AccuracyMatrix
 from remnant.experiments import resolve
-from remnant.experiments.paper import (
-    Reproduction,
-    Row,
-    comparison_rows,
-    finished_results,
-    load_table,
-    select_tables,
-    table_names,
-)
-from remnant.experiments.paper.tables import SCALE
+from remnant.experiments.paper import Reproduction, Row, load_table, select_tables, table_names
+from remnant.experiments.paper.reproduce import finished_results
+from remnant.experiments.paper.tables import SCALE, comparison_rows
 from remnant.experiments.runs import RunFolder, RunResult
 from remnant.options import OptionError
 

@@ -50,10 +50,7 @@ def run_side_by_side(runs: Sequence[RunInProgress], device: torch.device) -> Non
 
 
 class _ScheduledRun:
-    """A run on its own CUDA stream. Its blocking functions (starting a graph, writing a file) run in its own thread.
-
-    So the starts of several runs overlap, and no run waits for another's disk.
-    """
+    """A run on its own CUDA stream. Its blocking functions (starting a graph, writing a file) run in its own thread."""
 
     def __init__(self, run: RunInProgress, device: torch.device, threads: ExitStack) -> None:
         self.run, self.work = run, run.work()
@@ -81,10 +78,7 @@ class _ScheduledRun:
 
 @contextmanager
 def _without_old_garbage() -> Iterator[None]:
-    """Hides existing objects from the garbage collector.
-
-    Every capture collects garbage first, and all runs wait for it: 0.1 s with torch's modules, 0.01 s without.
-    """
+    # Every capture collects garbage first, and all runs wait for it: 0.1 s with torch's modules, 0.01 s without.
     gc.collect()
     gc.freeze()
     try:

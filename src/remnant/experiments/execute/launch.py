@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from remnant.errors import UserError
+from remnant.training import run_to_completion
 
 from ..runs import RunError, RunFolder, finished_before
 from .gpu_scheduler import run_on_gpu
-from .one_run import Progress, Watcher, run_seed
+from .one_run import Progress, RunInProgress, Watcher
 from .plan import Plan, pick_device, prepare_torch
 
 
@@ -73,6 +74,15 @@ def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
         elif not folder.begun:
             note = f"no epoch was ever completed in {folder.path}; remove it if you do not need it"
             watch(Progress(folder.seed, note=note))
+
+
+def run_seed(plan: Plan, seed: int, watch: Watcher) -> None:
+    """Runs one seed to its end, unless it is finished already."""
+    folder = plan.folder(seed)
+    with folder.lock():
+        if not folder.finished:
+            folder.save_execution(plan.execution)
+            run_to_completion(RunInProgress(plan, seed, folder, watch).work())
 
 
 def _run_in_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:

@@ -17,17 +17,7 @@ from remnant.data import Split, Stream, Task
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
 from remnant.memory import ConsolidationError, StateError, activation_drift
 from remnant.methods import Method
-from remnant.training import (
-    Blocking,
-    EpochDone,
-    RandomState,
-    Schedule,
-    Trainer,
-    TrainingState,
-    Work,
-    evaluate_method,
-    run_to_completion,
-)
+from remnant.training import Blocking, EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, evaluate_method
 
 from ..runs import RunError, RunFolder, note_code
 from .factory import build_method
@@ -38,14 +28,11 @@ DRIFT_EXAMPLES = 1000  # of the test set; a convolutional layer has millions of 
 
 @dataclass(frozen=True)
 class Progress:
-    """One report to a watcher: an epoch, a finished task with its row of accuracies, the end of the run, or a note.
-
-    `tasks` is 0 for a note about a run that is not under way.
-    """
+    """One report to a watcher: an epoch, a finished task with its row of accuracies, the end of the run, or a note."""
 
     seed: int
     task: int = 0
-    tasks: int = 0
+    tasks: int = 0  # 0 for a note about a run that is not under way
     epoch: EpochDone | None = None
     row: tuple[float, ...] = ()
     note: str = ""
@@ -55,15 +42,6 @@ class Progress:
 
 
 Watcher = Callable[[Progress], None]
-
-
-def run_seed(plan: Plan, seed: int, watch: Watcher) -> None:
-    """Runs one seed to its end, unless it is finished already."""
-    folder = plan.folder(seed)
-    with folder.lock():
-        if not folder.finished:
-            folder.save_execution(plan.execution)
-            run_to_completion(RunInProgress(plan, seed, folder, watch).work())
 
 
 class RunInProgress:
@@ -234,10 +212,7 @@ class RunInProgress:
             self._note(task, "tasks without a validation set (stream.valid) train all their epochs: no early stopping")
 
     def _save_drift(self, test: Split, batch: int) -> None:
-        """Records how far the layers drift for inputs of the first task: the interference activation (paper, Sec. 7).
-
-        The paper does not say which data its histograms show. Ours show test data, on which forgetting is measured.
-        """
+        """Records how far the layers drift for test inputs of the first task: the paper's interference activation."""
         last, ranks = len(self.tasks) - 1, self.method.ranks()
         if self.first_weights is None:
             if ranks:
@@ -252,28 +227,25 @@ class RunInProgress:
             found = activation_drift(self.method.network, self.first_weights, batches, ranks)
         except ValueError as error:
             self._note(last, f"the drift is not recorded: {error}")
-        else:
-            if found:
-                self.folder.save_drift(
-                    {name: {"edges": one.edges, "counts": one.counts} for name, one in found.items()}
-                )
+            return
+        if histograms := {layer: {"edges": each.edges, "counts": each.counts} for layer, each in found.items()}:
+            self.folder.save_drift(histograms)
 
     def _save_result(self) -> None:
         validation = self.validation
-        self.folder.save_result(
-            {
-                "acc": average_accuracy(self.matrix),
-                "bwt": backward_transfer(self.matrix),
-                # Settings are chosen by these: test sets are not for that.
-                "validation_acc": None if validation is None else average_accuracy(validation),
-                "validation_bwt": None if validation is None else backward_transfer(validation),
-                "learning_accuracy": learning_accuracy(self.matrix),
-                "seconds": dict(self.seconds),
-                "capacity": self.method.capacity,
-                "memory_bytes": self.method.nbytes,
-                "parameters": sum(p.numel() for p in self.method.network.parameters()),
-            }
-        )
+        result = {
+            "acc": average_accuracy(self.matrix),
+            "bwt": backward_transfer(self.matrix),
+            # Settings are chosen by these: test sets are not for that.
+            "validation_acc": None if validation is None else average_accuracy(validation),
+            "validation_bwt": None if validation is None else backward_transfer(validation),
+            "learning_accuracy": learning_accuracy(self.matrix),
+            "seconds": self.seconds,
+            "capacity": self.method.capacity,
+            "memory_bytes": self.method.nbytes,
+            "parameters": sum(p.numel() for p in self.method.network.parameters()),
+        }
+        self.folder.save_result(result)
         self.folder.clear_checkpoints()
         last, seconds = self.matrix.tasks - 1, sum(self.seconds.values())
         self.watch(Progress(self.seed, last, self.matrix.tasks, finished=True, seconds=seconds))

@@ -128,8 +128,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> tuple[list[Plan], list[str]]:
     """Plans for every run at or below `path` without a result, and a sentence for each that cannot be resumed.
 
-    Seeds with the same settings share a plan. `execution` are options of `Plan` to change, such as `tf32`; None keeps
-    what the run began with.
+    Seeds with the same settings share a plan. `execution` are options of `Plan` to change; None keeps the run's own.
     """
     found, problems = readable_runs(path)
     if not found and not problems:
@@ -174,7 +173,6 @@ def _root(folder: RunFolder) -> Path:
     """The folder of all runs that this one is in."""
     path, relative = folder.path.resolve(), folder.relative_path.parts
     if path.parts[-len(relative) :] != relative:
-        raise RunError(
-            f"{folder.path} was moved. A run can only be resumed where it was made, in …/{folder.relative_path}."
-        )
+        here = f"…/{folder.relative_path}"
+        raise RunError(f"{folder.path} was moved. A run can only be resumed where it was made, in {here}.")
     return Path(*path.parts[: -len(relative)])

@@ -27,7 +27,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Sweep:
-    """A setting's key, and the settings for each of its values, which are as the user wrote them."""
+    """A setting's key, and the settings for each of its values as the user wrote them."""
 
     key: str
     points: Mapping[str, Settings]
@@ -70,13 +70,11 @@ class Sweep:
         rows = []
         for value, plan in zip(self.points, plans, strict=True):
             results = [result for folder in _finished(plan) if (result := folder.result())]
-            cells = {
-                heading: Spread.of([result.get(key) for result in results], scale).text(places)
-                if results
-                else NOT_FINISHED
-                for heading, (key, scale, places) in COLUMNS.items()
-            }
-            rows.append({self.key: value, "seeds": str(len(results)), **cells})
+            row = {self.key: value, "seeds": str(len(results))}
+            for heading, (key, scale, places) in COLUMNS.items():
+                spread = Spread.of([result.get(key) for result in results], scale)
+                row[heading] = spread.text(places) if results else NOT_FINISHED
+            rows.append(row)
         return rows
 
 

@@ -16,6 +16,7 @@ from remnant.options import OptionError
 from ..runs import RunResult
 from ..settings import PaperResult, Settings, recipe, resolve
 
+TABLES: dict[str, Any] = tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
 ALL = "all"
 NOT_RUN = "not run"
 SCALE = {"acc": 100.0, "bwt": 1.0, "seconds": 1.0, "capacity": 100.0}  # the paper gives ACC and capacity in per cent
@@ -47,7 +48,6 @@ class Row:
 
     @property
     def key(self) -> ResultKey:
-        """The key of the row's results."""
         return self.benchmark, self.method, self.settings.digest
 
 
@@ -81,15 +81,14 @@ class Comparison:
 
 def table_names() -> list[str]:
     """The names of the paper's tables."""
-    return list(_content())
+    return list(TABLES)
 
 
 def load_table(name: str) -> Table:
     """One table of the paper; OptionError if there is no such table."""
-    tables = _content()
-    if name not in tables:
-        raise OptionError(f"No table called '{name}'. {did_you_mean(name, [*tables, ALL])}")
-    content = tables[name]
+    if name not in TABLES:
+        raise OptionError(f"No table called '{name}'. {did_you_mean(name, [*TABLES, ALL])}")
+    content = TABLES[name]
     rows = [row for group in content["rows"] for row in _rows(name, group)]
     return Table(name, content["title"], tuple(content["columns"]), tuple(rows))
 
@@ -138,10 +137,6 @@ def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
                 line[f"{column} (difference)"] = Spread(found.difference(column)).text(PLACES[column], "+")
         lines.append(line)
     return lines
-
-
-def _content() -> dict[str, Any]:
-    return tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
 
 
 def _rows(table: str, group: Mapping[str, Any]) -> list[Row]:

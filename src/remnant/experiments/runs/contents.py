@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from remnant.errors import UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy
 
-from .files import ACCURACY, DRIFT, RANKS, RESULT, RunError
+from .files import RunError
 
 if TYPE_CHECKING:
     from .folder import RunFolder
+
+ACCURACY, RANKS, DRIFT, RESULT = "accuracy.csv", "ranks.json", "drift.json", "result.json"
 
 # The schema of settings.json, and of the settings in it. Settings of older releases may lack a section.
 HEADER: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}

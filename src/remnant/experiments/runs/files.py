@@ -1,4 +1,4 @@
-"""A run's files: their names, reading and writing. Disk errors become sentences that say what to do."""
+"""Reads and writes a run's files. Disk errors become sentences that say what to do."""
 
 import errno
 import json
@@ -11,9 +11,6 @@ from typing import Any
 
 from remnant.errors import UserError
 from remnant.files import write_file
-
-SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
-ACCURACY, RANKS, DRIFT, RESULT = "accuracy.csv", "ranks.json", "drift.json", "result.json"
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 
@@ -92,28 +89,24 @@ def as_number(value: Any) -> Any:
 
 
 def _sentence(path: Path, error: OSError) -> str:
-    folder = path.parent
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return (
-                f"The disk is full: {path} could not be written. Everything written before is intact; "
-                "free some space and run the command again."
-            )
+            problem = f"The disk is full: {path} could not be written."
+            return f"{problem} Everything written before is intact; free some space and run the command again."
         case errno.EROFS | errno.EACCES | errno.EPERM:
-            return (
-                f"{path} cannot be accessed ({error.strerror}). Give yourself the right to read and write in {folder}, "
-                "or choose another folder for the runs."
+            advice = (
+                f"Give yourself the right to read and write in {path.parent}, or choose another folder for the runs."
             )
+            return f"{path} cannot be accessed ({error.strerror}). {advice}"
         case errno.ENOENT:
-            return (
-                f"{folder} has vanished: it was moved or removed during the run. Put it back, or start the run again."
-            )
+            advice = "Put it back, or start the run again."
+            return f"{path.parent} has vanished: it was moved or removed during the run. {advice}"
         case errno.ENOTDIR | errno.EEXIST:
             return f"{path} needs a folder where there is a file. Move that file, or choose another folder."
         case errno.ENOLCK | errno.ENOSYS | errno.EOPNOTSUPP:
-            return (
-                f"{path} cannot be locked ({error.strerror}), and without a lock two processes could spoil one run. "
-                "Choose a folder for the runs on a file system that supports locks."
+            problem = (
+                f"{path} cannot be locked ({error.strerror}), and without a lock two processes could spoil one run."
             )
+            return f"{problem} Choose a folder for the runs on a file system that supports locks."
         case _:
             return f"{path} could not be read or written: {error.strerror or error}. Check the path and the disk."

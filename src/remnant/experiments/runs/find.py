@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from .files import ACCURACY, DRIFT, ENVIRONMENT, METRICS, RANKS, RESULT, SETTINGS, RunError, explained, read, write
-from .folder import RunFolder
+from .contents import ACCURACY, DRIFT, RANKS, RESULT
+from .files import RunError, explained, read, write
+from .folder import ENVIRONMENT, METRICS, SETTINGS, RunFolder
 
 
 def find_runs(root: Path) -> list[RunFolder]:

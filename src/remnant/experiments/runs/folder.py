@@ -19,28 +19,11 @@ from remnant.files import remove_stale, write_all
 from remnant.memory import codec
 
 from ..settings import Settings
-from .contents import check_header, read_contents
-from .files import (
-    ACCURACY,
-    DRIFT,
-    ENVIRONMENT,
-    EXECUTION,
-    METRICS,
-    RANKS,
-    RESULT,
-    SETTINGS,
-    RunError,
-    as_number,
-    damaged,
-    explained,
-    read,
-    read_json,
-    run_path,
-    write,
-    write_json,
-)
+from .contents import ACCURACY, DRIFT, RANKS, RESULT, check_header, read_contents
+from .files import RunError, as_number, damaged, explained, read, read_json, run_path, write, write_json
 from .provenance import environment
 
+SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
 LOCK = ".lock"
 CHECKPOINT = re.compile(r"checkpoint-(\d{6,})\.safetensors")
 KEPT_CHECKPOINTS = 2
@@ -90,10 +73,7 @@ class RunFolder:
     ) -> "RunFolder":
         """Makes or finds the folder of these settings and this seed below `root`.
 
-        Args:
-            device: for environment.json.
-            execution: for execution.json of a new run. It is written before settings.json makes the folder a run, so
-                that a run can always be resumed in the way it was started.
+        `device` is for environment.json, and `execution` for execution.json of a new run.
         """
         names = {"benchmark": settings.benchmark, "method": settings.method, "digest": settings.digest}
         content = {**names, "seed": seed, "settings": settings.as_dict()}
@@ -103,7 +83,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         found = read_json(path / SETTINGS)
         if found is None:
-            if execution is not None:
+            if execution is not None:  # first, so that every run can be resumed in the way it was started
                 write_json(path / EXECUTION, execution)
             write_json(path / SETTINGS, header)
         elif json.dumps(found, sort_keys=True) != json.dumps(header, sort_keys=True):  # as text, NaN equals NaN

@@ -22,7 +22,8 @@ import torch
 import remnant
 from remnant.registry import file_of, is_file_reference
 
-from .files import RESULT, RunError
+from .contents import RESULT
+from .files import RunError
 
 if TYPE_CHECKING:
     from .folder import RunFolder
@@ -31,10 +32,7 @@ CODE = ("remnant", "commit", "modified")
 
 
 def own_files(settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
-    """The user's own files in a run's settings: `environment.json` names each, and has a hash of its content.
-
-    A file that cannot be read is left out.
-    """
+    """The user's own files in a run's settings, by their keys in `environment.json`, each with a hash of its content."""
     network = settings.get("network")
     names = {
         "stream_file": settings.get("benchmark"),
