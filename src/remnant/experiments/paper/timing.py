@@ -161,9 +161,8 @@ def relative_to_gpm(row: Row, timings: Mapping[str, Timing]) -> tuple[float | No
 
 
 def _timing(settings: Settings, timings: Mapping[str, Timing]) -> Timing | None:
-    """The timing of a method, unless it was made with other settings."""
     found = timings.get(settings.method)
-    return found if found and found.digest == settings.digest else None
+    return found if found and found.digest == settings.digest else None  # not one of other settings
 
 
 def timing_rows(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, str]]:

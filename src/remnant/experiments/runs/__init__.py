@@ -1,8 +1,4 @@
-"""Run folders: the files of a run, written safely and read with checks.
-
-`RunFolder.open(path)` and `find_runs(root)` give folders; `RunFolder.read()` gives a `RunContents` whose values are
-typed and consistent. Whatever is wrong with a folder is a `RunError` that names the file.
-"""
+"""Run folders: the files of a run, written safely and read with checks. A `RunError` names the file that is wrong."""
 
 from .contents import DriftHistogram, RunContents, RunResult
 from .files import RunError, damaged, explained, folder_name, read_json, run_path, write, write_json

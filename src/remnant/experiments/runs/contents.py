@@ -48,18 +48,14 @@ class RunResult:
 
 @dataclass(frozen=True)
 class RunContents:
-    """Everything a run has measured. `result` is None until the run is finished.
+    """Everything a run has measured."""
 
-    `digest` is computed from the settings, so that an edited `settings.json` does not pass for the original.
-    `drift` is the interference activation of the paper (Sec. 7) per layer, on inputs of the first task.
-    """
-
-    digest: str
+    digest: str  # computed from the settings, so that an edited `settings.json` does not pass for the original
     environment: Mapping[str, Any]
     matrix: AccuracyMatrix | None
-    result: RunResult | None
+    result: RunResult | None  # None until the run is finished
     ranks: Mapping[str, Sequence[int]]
-    drift: Mapping[str, DriftHistogram]
+    drift: Mapping[str, DriftHistogram]  # per layer, for inputs of the first task: the paper's interference activation
     metrics: Sequence[Mapping[str, Any]]
 
 

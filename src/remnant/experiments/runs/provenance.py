@@ -33,18 +33,13 @@ CODE = ("remnant", "commit", "modified")
 
 def own_files(settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
     """The user's own files in a run's settings, by their keys in `environment.json`, each with a hash of its content."""
-    network = settings.get("network")
-    names = {
-        "stream_file": settings.get("benchmark"),
-        "method_file": settings.get("method"),
-        "network_file": network.get("name") if isinstance(network, dict) else None,
-    }
+    network = (settings.get("network") or {}).get("name")
     found = {}
-    for key, name in names.items():
+    for part, name in (("stream", settings.get("benchmark")), ("method", settings.get("method")), ("network", network)):
         if isinstance(name, str) and is_file_reference(name):
             path = file_of(name)
             with suppress(OSError):
-                found[key] = path, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+                found[f"{part}_file"] = path, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return found
 
 
@@ -53,9 +48,8 @@ def check_files(folder: RunFolder) -> None:
     for key, (path, now) in own_files(folder.settings).items():
         if _environment(folder).get(key) not in (None, now):
             raise RunError(
-                f"{folder.path} was made with another version of {path}. Restore that version "
-                f"to resume the run or to see its result. To run the new version, remove {folder.path.parent}, or choose "
-                "another folder with --runs."
+                f"{folder.path} was made with another version of {path}. Restore that version to resume the run or to see "
+                f"its result. To run the new version, remove {folder.path.parent}, or choose another folder with --runs."
             )
 
 
@@ -66,10 +60,8 @@ def note_code(folder: RunFolder, device: torch.device) -> str:
         return ""
     earlier_code = [{name: before.get(name) for name in CODE}, *before.get("before", [])]
     folder.save_environment({**now, "before": earlier_code})
-    return (
-        f"resumed with {_code(now)}, but begun with {_code(before)}: if the method has changed, the result mixes two "
-        "versions of the code"
-    )
+    reason = "if the method has changed, the result mixes two versions of the code"
+    return f"resumed with {_code(now)}, but begun with {_code(before)}: {reason}"
 
 
 def finished_before(folder: RunFolder) -> str:
