@@ -19,7 +19,7 @@ def read(root: Path) -> Reading:
 
 
 def test_an_empty_folder_is_no_error_and_a_missing_one_is(tmp_path: Path) -> None:
-    assert read(tmp_path) == Reading((), (), ())
+    assert read(tmp_path) == Reading((), (), (), {})
     with pytest.raises(RunError, match="is not a folder"):
         read(tmp_path / "nowhere")
 

@@ -1,4 +1,4 @@
-"""Runs and their progress: a live table on a terminal, plain lines elsewhere, and TensorBoard on request."""
+"""Runs plans and shows their progress: a live table on a terminal, lines elsewhere, and TensorBoard on request."""
 
 import time
 from collections import Counter, defaultdict
@@ -13,11 +13,13 @@ from rich.live import Live
 from rich.table import Table
 
 from remnant.errors import UserError
+from remnant.evaluation import Spread
 from remnant.experiments.execute import Plan, Progress, Watcher, run
 from remnant.experiments.runs import RunFolder
+from remnant.experiments.settings import recipe, resolve
 
 from .app import err, print_text
-from .tables import print_results
+from .tables import print_accuracies
 
 COLUMNS = ("task", "epoch", "loss", "accuracy", "steps/s", "left")
 
@@ -131,4 +133,19 @@ def run_plan(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> list[R
 
 
 def run_and_print(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> None:
-    print_results(plan.settings, run_plan(plan, quiet, tensorboard), matrix=not quiet)
+    """Runs a plan. Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
+    settings, folders = plan.settings, run_plan(plan, quiet, tensorboard)
+    finished = [folder for folder in folders if folder.finished]
+    if finished and not quiet and (first := finished[0].matrix()) is not None:
+        print_accuracies(first, f"Accuracy, %, after learning each task (seed {finished[0].seed})")
+    results = [result for folder in finished if (result := folder.read().result)]
+    acc = Spread.of([result.acc for result in results], 100).text(2)
+    bwt = Spread.of([result.bwt for result in results]).text(3, "+")
+    seconds = Spread.of([sum(result.seconds.values()) for result in results]).text(0)
+    print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed(s)")
+    paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
+    # The paper's figures are for the recipe's settings, and would mislead beside others.
+    if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
+        print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", style="dim")
+    if finished:
+        print_text(f"in {finished[0].path.parent}", style="dim")

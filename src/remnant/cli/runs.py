@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
     from remnant.experiments.paper import TimingJob
     from remnant.experiments.settings import Settings
-
-Work = TypeVar("Work")
 
 Benchmark = Annotated[str, Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")]
 Method = Annotated[str, Argument(help="A method (remnant list methods), or path/to/file.py:Name.")]
@@ -181,7 +179,8 @@ def reproduce(
             job(lambda line: None if quiet else print_text(line))
 
     complete = True
-    for chosen in select_tables(table, _words(methods), _words(benchmarks)):
+    wanted = ([word.strip() for word in text.split(",") if word.strip()] for text in (methods, benchmarks))
+    for chosen in select_tables(table, *wanted):
         reproduction = Reproduction(chosen, runs, kept)
         work, problems = reproduction.missing(parse_seeds(seeds), device, parallel)
         for problem in problems:
@@ -190,10 +189,6 @@ def reproduce(
         complete = complete and done and not problems
         print_rows(chosen.name, reproduction.rows(), ("benchmark", "method", "variant"))
     raise Exit(not complete)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 @app.command()
@@ -245,7 +240,7 @@ def demo() -> None:
     run_demo()
 
 
-def _for_each(work: Sequence[Work], do: Callable[[Work], object]) -> bool:
+def _for_each(work: Sequence[Any], do: Callable[[Any], object]) -> bool:
     """Does each piece of work, whether or not an earlier one failed. Returns whether all succeeded."""
     failures = 0
     for piece in work:

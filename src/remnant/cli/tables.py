@@ -1,25 +1,18 @@
-"""Prints tables and results on a terminal."""
-
-from __future__ import annotations
+"""Prints tables on a terminal."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from remnant.evaluation import AccuracyMatrix, Spread
+from remnant.evaluation import AccuracyMatrix
 from remnant.report import Column, Grid, cell_text, number
 
 from .app import out, print_text
-
-if TYPE_CHECKING:
-    from remnant.experiments.runs import RunFolder
-    from remnant.experiments.settings import Settings
 
 Style = Callable[[str], str]  # the colour of a cell
 
@@ -68,23 +61,3 @@ def _accuracy_colour(text: str) -> str:
     if "." not in text:  # the number of a task
         return ""
     return "green" if float(text) >= 90 else "yellow" if float(text) >= 60 else "red"
-
-
-def print_results(settings: Settings, folders: Sequence[RunFolder], *, matrix: bool) -> None:
-    """Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
-    from remnant.experiments.settings import recipe, resolve  # slow to import, and lists do not need it
-
-    finished = [folder for folder in folders if folder.finished]
-    if matrix and finished and (first := finished[0].matrix()) is not None:
-        print_accuracies(first, f"Accuracy, %, after learning each task (seed {finished[0].seed})")
-    results = [result for folder in finished if (result := folder.read().result)]
-    acc = Spread.of([result.acc for result in results], 100).text(2)
-    bwt = Spread.of([result.bwt for result in results]).text(3, "+")
-    seconds = Spread.of([sum(result.seconds.values()) for result in results]).text(0)
-    print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed(s)")
-    paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
-    # The paper's figures are for the recipe's settings, and would mislead beside others.
-    if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
-        print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", style="dim")
-    if finished:
-        print_text(f"in {finished[0].path.parent}", style="dim")

@@ -133,5 +133,6 @@ def make_content(roots: Sequence[Path]) -> Content:
     collection = collect(read_runs(roots))
     cards = [make_card(collection, benchmark) for benchmark in collection.benchmarks]
     details = [[VariantDetails(v, variant_drawings(collection, v)) for v in group] for group in collection.by_method()]
-    overview = collection, cards, make_matrix(collection)
-    return Content(*overview, details, all_grids(collection), make_sections(collection))
+    return Content(
+        collection, cards, make_matrix(collection), details, all_grids(collection), make_sections(collection)
+    )

@@ -24,7 +24,6 @@ from .grid import ABSENT, Grid, cell_text, escape_markdown, markdown, to_csv, to
 from .tables import PAPER_RANKS
 
 INDEX, NOTES, WRITTEN = "index.html", "results-notes.md", ".written-by-remnant-report.json"
-DOCS_COMMAND = "remnant report results -o report --docs docs"
 # Names of files, which never change, so that README.md can show them. The names of their drawings start with them.
 DOCS_FIGURES = ("first-task-pmnist", "first-task-split-cifar100", "trade-off-split-cifar100", "ranks-split-cifar100")
 
@@ -100,7 +99,7 @@ def render_docs(content: Content, notes: str) -> str:
     remarks = [*content.kept_apart, *damaged, *unfinished, *reading.remarks]
     paper = [f"ranks-{benchmark}" for benchmark in PAPER_RANKS]
     grids = [g for g in content.grids if g.rows and (g.name in paper or not g.name.startswith("ranks-"))]
-    values = {"command": DOCS_COMMAND, "notes_file": NOTES, "figures": docs_figures(content), "grids": grids}
+    values = {"notes_file": NOTES, "figures": docs_figures(content), "grids": grids}
     page = _render("results.md.jinja", content, autoescape=False, **values, remarks=remarks)
     return page.rstrip() + "\n" + (f"\n{notes.strip()}\n" if notes.strip() else "")
 

@@ -1,12 +1,14 @@
 """Reads all run folders for a report. Damaged runs are listed with the reason and left out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from remnant.experiments.paper import TIMES_FOLDER, Timing, load_timings
 from remnant.experiments.runs import RunContents, RunError, RunFolder, run_folders
+
+Timings = tuple[Mapping[str, Timing], str]  # of the methods that `remnant reproduce table2` timed; and the device
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,6 @@ class RunRecord(RunContents):
         return f"{self.learned} of {self.matrix.tasks} tasks done" if self.matrix else "no task done"
 
 
-class TimedMethods(NamedTuple):
-    """Methods of a benchmark that `remnant reproduce table2` timed one after another, and the device."""
-
-    methods: Mapping[str, Timing]
-    device: str
-
-
 class Damaged(NamedTuple):
     path: str
     problem: str
@@ -51,7 +46,7 @@ class Reading:
     runs: tuple[RunRecord, ...]
     damaged: tuple[Damaged, ...]
     remarks: tuple[str, ...]
-    times: Mapping[str, TimedMethods] = field(default_factory=dict)  # by benchmark
+    times: Mapping[str, Timings]  # by benchmark
 
 
 def read_runs(roots: Iterable[Path]) -> Reading:
@@ -59,7 +54,7 @@ def read_runs(roots: Iterable[Path]) -> Reading:
     runs: dict[tuple[str, str, str, int], RunRecord] = {}
     damaged: list[Damaged] = []
     remarks: list[str] = []
-    timed: dict[str, TimedMethods] = {}
+    timed: dict[str, Timings] = {}
     for root in roots:
         if not root.is_dir():
             raise RunError(f"{root} is not a folder. Give a folder that contains run folders, such as results or runs.")
@@ -83,7 +78,7 @@ def read_runs(roots: Iterable[Path]) -> Reading:
             runs.setdefault(run.key, run)
         for file in sorted((root / TIMES_FOLDER).glob("*.json")):
             try:
-                timed.setdefault(file.stem, TimedMethods(*load_timings([root], file.stem)))
+                timed.setdefault(file.stem, load_timings([root], file.stem))
             except RunError as error:
                 damaged.append(_damaged(file.relative_to(root).as_posix(), error, file))
     return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), timed)

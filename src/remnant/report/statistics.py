@@ -4,7 +4,6 @@ from math import sqrt
 
 from remnant.evaluation import Spread
 
-CONFIDENCE = 0.95
 WITHIN, BETTER, WORSE, CANNOT_SAY = "within", "better", "worse", "cannot say"
 PAPER_RUNS = 5
 ROUNDING = {"acc": 0.005, "bwt": 0.005, "capacity": 0.5}  # half of the last digit that the paper prints
@@ -31,7 +30,7 @@ def t_quantile(freedom: float) -> float:
     """Student's t for a two-sided 95 % interval."""
     from scipy.stats import t  # type: ignore[import-untyped]  # takes a second to import
 
-    return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+    return float(t.ppf(0.975, freedom))
 
 
 def verdict(figure: str, ours: Spread, paper: Spread) -> str:

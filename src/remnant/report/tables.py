@@ -75,15 +75,11 @@ def _row(found: Comparison, figures: Sequence[str]) -> tuple[Cell, ...]:
             number(found.difference(figure), PLACES[figure], "+"),
             verdict(figure, ours, paper),
         ]
-    return (*_names(found), *cells, _seed_count(found))
+    return (*_names(found), *cells, str(len(found.seeds) or NO_VALUE))
 
 
 def _names(found: Comparison) -> tuple[str, str, str]:
     return benchmark_title(found.row.benchmark), method_title(found.row.method), found.row.variant
-
-
-def _seed_count(found: Comparison) -> str:
-    return str(len(found.seeds)) if found.seeds else NO_VALUE
 
 
 def _other_settings(collection: Collection, compared: Sequence[Comparison]) -> tuple[str, ...]:
@@ -108,11 +104,11 @@ def _training_time(collection: Collection, compared: Sequence[Comparison]) -> Gr
         if found.seeds or found.paper["seconds"].mean is not None:
             seconds = number(found.ours["seconds"], 0, otherwise=NO_VALUE if found.seeds else NOT_RUN)
             theirs = number(found.paper["seconds"].mean, 0)
-            timed = collection.reading.times.get(found.row.benchmark)
-            ratio, paper_ratio = relative_to_gpm(found.row, timed.methods if timed else {})
+            timings, _ = collection.reading.times.get(found.row.benchmark, ({}, ""))
+            ratio, paper_ratio = relative_to_gpm(found.row, timings)
             relative = number(ratio, otherwise=NOT_TIMED), number(paper_ratio)
             device = devices[found.row.key] if found.seeds else NO_VALUE
-            rows.append((*_names(found), seconds, theirs, *relative, device, _seed_count(found)))
+            rows.append((*_names(found), seconds, theirs, *relative, device, str(len(found.seeds) or NO_VALUE)))
     command = "remnant reproduce table1a && remnant reproduce table1b && remnant reproduce table2 && remnant keep"
     grid = Grid("training-time", "Table 2: training time", columns, tuple(rows), ABOUT_TIMES, command)
     return grid.without_empty_columns()

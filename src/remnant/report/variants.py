@@ -20,7 +20,10 @@ from remnant.registry import is_file_reference
 from .names import slug, sort_benchmarks, sort_methods, title_of
 from .records import Reading, RunRecord
 
-BYTES = 4  # of one entry of a basis, in float32
+
+def _over_seeds(figure: str, scale: float = 1.0) -> cached_property[Spread]:
+    """A property: the mean and deviation of a result over seeds; empty if any seed lacks it."""
+    return cached_property(lambda variant: Spread.of([getattr(run.result, figure) for run in variant.runs], scale))
 
 
 @dataclass(frozen=True)
@@ -73,27 +76,10 @@ class Variant:
     def settings(self) -> Mapping[str, Any]:
         return self.all_runs[0].settings
 
-    def _spread(self, figure: str, scale: float = 1.0) -> Spread:
-        """The mean and deviation over seeds; empty if any seed lacks the figure."""
-        return Spread.of([getattr(run.result, figure) for run in self.runs], scale)
-
-    @cached_property
-    def acc(self) -> Spread:
-        """ACC in per cent."""
-        return self._spread("acc", 100)
-
-    @cached_property
-    def bwt(self) -> Spread:
-        return self._spread("bwt")
-
-    @cached_property
-    def learning_accuracy(self) -> Spread:
-        """Learning accuracy in per cent."""
-        return self._spread("learning_accuracy", 100)
-
-    @cached_property
-    def memory_bytes(self) -> Spread:
-        return self._spread("memory_bytes")
+    acc = _over_seeds("acc", 100)  # in per cent
+    bwt = _over_seeds("bwt")
+    learning_accuracy = _over_seeds("learning_accuracy", 100)  # in per cent
+    memory_bytes = _over_seeds("memory_bytes")
 
     def mean_matrix(self) -> list[list[float | None]] | None:
         """R[t, i] in per cent, as the mean over seeds; None if there is no R, or if seeds differ in the number of tasks."""
@@ -135,7 +121,7 @@ class Variant:
     @property
     def gpm_max_bytes(self) -> int:
         """The size of a memory that holds every direction of every layer: GPM_max = Σ n² (appendix, "GPM Size")."""
-        return sum(n * n for n in self.capacities.values()) * BYTES
+        return sum(n * n for n in self.capacities.values()) * torch.float32.itemsize
 
     @property
     def devices(self) -> list[str]:

@@ -120,10 +120,7 @@ def canvas(width: float = 4.8, height: float = 3.5, **options: Any) -> tuple[Fig
 
 
 def finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ticks: int | None = None) -> Figure:
-    """Names the axes, and puts a legend under the plot. `ticks` limits the ticks; without it, they are at whole numbers.
-
-    The legend has as many columns as fit, and the figure grows with its rows.
-    """
+    """Names the axes, and puts a legend under the plot. `ticks` is their largest number; without it, all are whole."""
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(ticks) if ticks else MaxNLocator(integer=True))
     handles, labels = axes.get_legend_handles_labels()

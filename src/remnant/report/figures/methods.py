@@ -58,8 +58,7 @@ def first_task(collection: Collection, benchmark: str) -> Drawing | None:
             lines.append({**_entry(variant), "mean": [s.mean for s in spreads], "sd": [s.sd for s in spreads]})
     if not lines:
         return None
-    last = [next(mean for mean in reversed(line["mean"]) if mean is not None) for line in lines]
-    ends = ", ".join(f"{line['title']} {end:.1f} %" for line, end in zip(lines, last, strict=True))
+    ends = ", ".join(f"{line['title']} {[m for m in line['mean'] if m is not None][-1]:.1f} %" for line in lines)
     name, title = f"first-task-{slug(benchmark)}", benchmark_title(benchmark)
     alt = f"Accuracy on task 1 after each further task of {title}. At the end: {ends}."
     caption = f"{title}: task 1 as later tasks are learnt"
@@ -130,14 +129,14 @@ def memory(collection: Collection, benchmark: str) -> Drawing | None:
 
 def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
     """The time of an epoch relative to the slowest method: as `reproduce table2` timed it, else by device from runs."""
-    if timed := collection.reading.times.get(benchmark):
-        rows: list[dict[str, Any]] = [
-            {"method": method, "title": short_title(method), "seconds": timed.methods[method].epoch}
-            for method in sort_methods(timed.methods)
-            if has_recipe(benchmark, method) and timed.methods[method].digest == resolve(benchmark, method).digest
-        ]
-        if len(rows) > 1:
-            return [_epoch_times(benchmark, timed.device, rows, TIMED_ALIKE)]
+    timings, device = collection.reading.times.get(benchmark, ({}, ""))
+    rows: list[dict[str, Any]] = [
+        {"method": method, "title": short_title(method), "seconds": timings[method].epoch}
+        for method in sort_methods(timings)
+        if has_recipe(benchmark, method) and timings[method].digest == resolve(benchmark, method).digest
+    ]
+    if len(rows) > 1:
+        return [_epoch_times(benchmark, device, rows, TIMED_ALIKE)]
     mains = collection.mains(benchmark)
     by_device: dict[str, list[dict[str, Any]]] = {}
     for variant in mains.values():

@@ -41,9 +41,8 @@ def _effect(sweep: Sequence[Variant]) -> Drawing:
         points.append({"eps": v.threshold, "acc": v.acc.mean, "acc_sd": v.acc.sd, **bwt})
     words = ", ".join(f"ε {v.threshold:g}: ACC {v.acc.mean or 0:.2f} %" for v in sweep)
     one_seed = [f"{v.threshold:g}" for v in sweep if len(v.runs) == 1]  # these have no error bar
-    remark = f"One seed at ε = {', '.join(one_seed)}." if one_seed else ""
-    if len(one_seed) == len(sweep):
-        remark = "One seed at each ε."
+    where = "each ε" if len(one_seed) == len(sweep) else f"ε = {', '.join(one_seed)}"
+    remark = f"One seed at {where}." if one_seed else ""
     name, title = f"threshold-{sweep[0].slug}", sweep[0].title
     caption, alt = f"{title}: ACC and BWT against ε", f"{title}, ACC by ε: {words}."
     return Drawing(name, caption, alt, {"points": points}, draw_effect, remark)
