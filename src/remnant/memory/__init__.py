@@ -1,6 +1,7 @@
 """Gradient Projection Memory. It needs torch, numpy and safetensors, and no other room of this package."""
 
 from . import codec
+from .attachment import StepProjector
 from .audit.state import keep_in_eval_mode
 from .discovery import UnsupportedError
 from .drift import activation_drift
@@ -10,7 +11,6 @@ from .precision import full_precision
 from .record.recorder import ConsolidationError
 from .report import LeakError, MemoryReport, Verification
 from .state import StateError
-from .step_projector import StepProjector
 from .subspace import RANK_RULES, Subspace
 from .threshold import by_layer, parse_threshold
 

@@ -1,16 +1,26 @@
-"""Keeps W·M = W₀·M: projects gradients before a step and restores weights after it, through an optimizer's own hooks."""
+"""Keeps W·M = W₀·M in every step: of an optimizer, through its own hooks, or of a loop that applies gradients itself."""
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .audit.preconditions import check_optimizer
 from .discovery import Protection
 from .precision import full_precision_is_set
+from .projection import Projection
+from .protected import ProtectedWeight
 from .record.recorder import Grams
 from .report import LayerCheck, check_still
+
+if TYPE_CHECKING:
+    from .gpm import GPM
 
 ROUNDING_STEPS = 8  # the rounding of that many plain SGD steps adds up to less than one unit in the last place
 
@@ -19,24 +29,24 @@ class Constraint:
     """Holds from the second task on. W₀ are the weights, and the frozen parameters, at the start of the task."""
 
     def __init__(self, protection: Protection) -> None:
-        self._protection = protection
+        self.protection = protection
         self.anchors: dict[Tensor, Tensor] = {}  # parameter → W₀; empty in the first task
         self.stepped: set[Tensor] = set()  # protected parameters that got a gradient in this task
         self.steps = 0  # of this task
 
     def begin_task(self) -> None:
-        self.anchors = {p: p.detach().clone() for p in self._protection.parameters}
+        self.anchors = {p: p.detach().clone() for p in self.protection.parameters}
         self.stepped.clear()
         self.steps = 0
 
     @property
     def frozen_parameters(self) -> list[Tensor]:
-        return list(self._protection.frozen.values()) if self.anchors else []
+        return list(self.protection.frozen.values()) if self.anchors else []
 
     @torch.no_grad()
     def project(self, parameters: set[Tensor] | None = None) -> None:
         """Projects the `.grad` of these parameters, or of all (Eq. 6–7)."""
-        for weight in self._protection.weights:
+        for weight in self.protection.weights:
             if parameters is None or not parameters.isdisjoint(weight.parameters):
                 self.stepped.update(p for p in weight.parameters if p.grad is not None)
                 if self.anchors and weight.rank:
@@ -47,16 +57,13 @@ class Constraint:
 
     @torch.no_grad()
     def restore(self, parameters: set[Tensor] | None = None, along_gradient: bool = False) -> None:
-        """Puts the weights among these parameters, or all, back to W·M = W₀·M.
-
-        After a step along the projected gradient only rounding is left, which is removed every few steps.
-        """
+        """Puts the weights among these parameters, or all, back to W·M = W₀·M; after plain SGD only every few steps."""
         if not self.anchors:
             return
         self.steps += 1
         along_gradient = along_gradient and self.steps % ROUNDING_STEPS != 0
         self._follow_devices()
-        for weight in self._protection.weights:
+        for weight in self.protection.weights:
             if not weight.rank or (parameters is not None and parameters.isdisjoint(weight.parameters)):
                 continue
             if not (along_gradient and parameters and weight.moved_along_gradient(parameters)):
@@ -71,9 +78,9 @@ class Constraint:
         if not self.anchors:
             return []
         self._follow_devices()
-        weights = self._protection.weights
+        weights = self.protection.weights
         checks = [w.check(self.anchors, None if grams is None else grams[w.name].matrix()) for w in weights]
-        return checks + [check_still(name, p, self.anchors[p]) for name, p in self._protection.frozen.items()]
+        return checks + [check_still(name, p, self.anchors[p]) for name, p in self.protection.frozen.items()]
 
     def _follow_devices(self) -> None:
         for parameter, anchor in self.anchors.items():
@@ -82,34 +89,25 @@ class Constraint:
 
 
 class Attachment:
-    """Projects the gradients before each step of an optimizer and restores the weights after it.
+    """Projects the gradients before each step of an optimizer and restores the weights after it."""
 
-    `check` refuses an optimizer that trains unprotected parameters. It runs again before the first step that could train
-    a new one: one of a new group, or one that was frozen before.
-    """
-
-    def __init__(self, optimizer: Optimizer, constraint: Constraint, check: Callable[[Optimizer], None]) -> None:
-        self.optimizer, self._constraint, self._check = optimizer, constraint, check
+    def __init__(self, optimizer: Optimizer, constraint: Constraint) -> None:
+        self.optimizer, self._constraint = optimizer, constraint
         self.check()
-        self._handles = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        ]
+        self.hooks = [optimizer.register_step_pre_hook(self._before_step)]
+        self.hooks += [optimizer.register_step_post_hook(self._after_step)]
 
     @property
     def parameters(self) -> set[Tensor]:
         return {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
 
     def check(self) -> None:
-        self._check(self.optimizer)
+        check_optimizer(self.optimizer, self._constraint.protection)
         self._groups = len(self.optimizer.param_groups)
         self._untrained = [parameter for parameter in self.parameters if not parameter.requires_grad]
 
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A new group, or a parameter that was frozen before, may be unprotected.
         if len(optimizer.param_groups) != self._groups or any(p.requires_grad for p in self._untrained):
             self.check()
         # args[0] is the optimizer. A closure computes gradients inside the step, so they must be projected in there.
@@ -135,8 +133,7 @@ class Attachment:
 def steps_along_gradient(optimizer: Optimizer) -> bool:
     """Whether a step is one multiple of the projected gradient (plain SGD), so that only rounding must be restored.
 
-    All groups need one learning rate, because a weight and its bias are projected together. In bf16, fp16 and TF32,
-    rounding alone would add up to a leak, so these types are restored after every step.
+    A weight and its bias are projected together, so they need one learning rate. The rounding of narrower types would leak.
     """
     exact = (torch.float32, torch.float64) if full_precision_is_set() else (torch.float64,)
     groups = optimizer.param_groups
@@ -146,3 +143,83 @@ def steps_along_gradient(optimizer: Optimizer) -> bool:
         and not any(group["momentum"] or group["weight_decay"] for group in groups)
         and all(parameter.dtype in exact for group in groups for parameter in group["params"])
     )
+
+
+class StepProjector:
+    r"""Projects one plain SGD step at a time: :math:`\nabla W \leftarrow \nabla W\,(I - M M^\top)` (Eq. 6–7).
+
+    It needs no optimizer and leaves `.grad` alone, so a step can be recorded into a CUDA graph. After steps that are not
+    plain SGD, or from time to time against rounding, call `GPM.restore`.
+    """
+
+    def __init__(self, memory: GPM) -> None:
+        self._constraint, self._weights = memory._constraint, memory._protection.weights
+        self._through_inputs: set[ProtectedWeight] = set()
+
+    @property
+    def frozen_parameters(self) -> list[Tensor]:
+        """The parameters that must not move: from the second task on, those that `norm`, `bias` and `unsupported` freeze."""
+        return self._constraint.frozen_parameters
+
+    @torch.no_grad()
+    def project(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """Projects gradients (parameter → gradient) in place, sets those of frozen parameters to 0, and returns the dict."""
+        self._constraint.stepped.update(gradients)
+        if self._constraint.anchors:
+            for weight in self._weights:
+                if weight.rank and weight not in self._through_inputs:
+                    weight.project_among(gradients)
+            gradients.update({p: torch.zeros_like(p) for p in self.frozen_parameters if p in gradients})
+        return gradients
+
+    @contextmanager
+    def through_inputs(self, rows: int) -> Iterator[None]:
+        """Projects through the layers' inputs where that is cheaper for batches of `rows` rows: δᵀ·(X·P) = (δᵀ·X)·P.
+
+        Run a forward pass, its backward pass and `project` inside the block; `project` then skips those layers.
+        """
+        chosen = [weight for weight in self._weights if _is_cheaper_through_input(weight, rows)]
+        layers = [weight.sites[0].module for weight in chosen]
+        self._through_inputs = set(chosen)
+        try:
+            for layer, weight in zip(layers, chosen, strict=True):
+                projection = weight.projection(rows, weight.view.weight.dtype, weight.view.weight.device)
+                layer.forward = lambda x, w=layer.weight, p=projection: _ProjectedLinear.apply(x, w, p)  # type: ignore
+            yield
+        finally:
+            self._through_inputs = set()
+            for layer in layers:
+                vars(layer).pop("forward", None)
+
+    def layer_projections(self) -> dict[str, Tensor]:
+        """Returns layer → I − M·Mᵀ, for every ungrouped layer with a rank above 0. A step multiplies gradients by it."""
+        projections = {}
+        for weight in self._weights:
+            if weight.rank and weight.view.groups == 1:
+                dtype, device = weight.view.weight.dtype, weight.view.weight.device
+                projections[weight.name] = Projection(weight.subspaces, 1, dtype, device, form="dense").right[0]
+        return projections
+
+
+class _ProjectedLinear(torch.autograd.Function):
+    """x·Wᵀ, with a backward pass that projects the gradient of W."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, projection: Projection) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.projection = projection
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (delta,), (x, weight) = gradients, ctx.saved_tensors
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        rows = x.flatten(end_dim=-2)[None]
+        gradient = delta.flatten(end_dim=-2).mT @ ctx.projection.remove(rows)[0] if needs_weight else None
+        return delta @ weight if needs_x else None, gradient, None
+
+
+def _is_cheaper_through_input(weight: ProtectedWeight, rows: int) -> bool:
+    site, *others = weight.sites
+    plain = type(site.module) is nn.Linear and site.module.bias is None and "forward" not in vars(site.module)
+    return plain and not others and weight.rank > 0 and rows < weight.view.outputs

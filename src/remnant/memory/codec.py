@@ -38,11 +38,10 @@ class VersionError(Exception):
 
 
 def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
-    """Encodes a nested state in pieces for `remnant.files.write_file`.
+    """Encodes a nested state of dicts, lists, tuples, tensors and JSON's values in pieces for `remnant.files.write_file`.
 
-    A state consists of dicts with string keys, lists, tuples, tensors, numbers, strings, booleans and None. Tensors may be
-    on any device; `read` returns them on the CPU, bit for bit. Tensors on the CPU are not copied: for 60 MB, the library's
-    writer takes half as long again and blocks all other Python threads for 40 to 90 ms.
+    `read` returns the tensors on the CPU, bit for bit. This does not copy tensors on the CPU: for 60 MB, the library's writer
+    takes half as long again and blocks all other Python threads for 40 to 90 ms.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps({"version": VERSION, "state": _encode(state, "state", tensors)})

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
@@ -43,21 +42,6 @@ class Selection:
         return (self.protect is None or covered(self.protect)) and not covered(self.exclude)
 
 
-@dataclass
-class Protection:
-    """What GPM does with each trainable parameter of a model."""
-
-    weights: list[ProtectedWeight] = field(default_factory=list)
-    frozen: dict[str, Tensor] = field(default_factory=dict)  # fixed from the second task on
-    norms: dict[str, nn.Module] = field(default_factory=dict)  # their running statistics are fixed too
-    free: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """All protected and frozen parameters."""
-        return [*(p for weight in self.weights for p in weight.parameters), *self.frozen.values()]
-
-
 def unwrap(model: nn.Module) -> nn.Module:
     """Returns the model inside the wrappers of torch.compile and DistributedDataParallel."""
     while True:
@@ -74,110 +58,120 @@ def clean(name: str) -> str:
     return ".".join(piece for piece in name.split(".") if piece != "_orig_mod")
 
 
-def discover(model: nn.Module, selection: Selection, *, bias: str, norm: str, unsupported: str) -> Protection:
-    names: dict[Tensor, str] = {p: clean(name) for name, p in model.named_parameters()}
-    modules = {clean(name): module for name, module in model.named_modules()}
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    known = [*filter(None, modules), *(clean(name) for name, _ in tensors)]
-    for pattern in [*(selection.protect or []), *selection.exclude]:
-        check_matches(pattern, known, f"The pattern {pattern!r} matches nothing in the model.")
-    if lazy := [name for p, name in names.items() if isinstance(p, UninitializedParameter)]:
-        raise UnsupportedError(f"{lazy[0]!r} has no shape yet (a lazy layer). Run one batch through the model first.")
-    protection = Protection()
-    views: list[NamedView] = []
-    for name, module in modules.items():
-        # Two modules may share a weight, and a pattern may select it under one of its names only.
-        own = module.named_parameters(recurse=views_of(module) is not None, remove_duplicate=False)
-        selected = {p: n for n, p in own if p.requires_grad and clean(f"{name}.{n}" if name else n) in selection}
-        if is_norm(module) and not has_rule(module):
-            if norm == "freeze" and (selected or not name or name in selection):
-                protection.norms[name or ROOT] = module
-            fate = protection.frozen if norm == "freeze" else protection.free
-            fate.update({names[p]: p for p in selected})
+class Protection:
+    """Decides what happens to each trainable parameter of a model: it is protected, frozen after the first task, or free."""
+
+    def __init__(self, model: nn.Module, selection: Selection, *, bias: str, norm: str, unsupported: str) -> None:
+        self.model, self.selection, self.unsupported, self._bias = model, selection, unsupported, bias
+        self.weights: list[ProtectedWeight] = []
+        self.frozen: dict[str, Tensor] = {}
+        self.norms: dict[str, nn.Module] = {}  # their running statistics are frozen, too
+        self.free: dict[str, Tensor] = {}
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in self.named_parameters().items()}
+        self._modules = {clean(name): module for name, module in model.named_modules()}
+        self._check_names()
+        self._group(self._find_views(norm))
+        self._settle_others()
+        if not self.weights:
+            raise UnsupportedError(
+                "There is nothing to protect: protect/exclude select no trainable layer of this model that has a rule."
+            )
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """All protected and frozen parameters."""
+        return [*(p for weight in self.weights for p in weight.parameters), *self.frozen.values()]
+
+    def named_parameters(self) -> dict[str, Tensor]:
+        """The model's parameters of today by name."""
+        return {clean(name): parameter for name, parameter in self.model.named_parameters()}
+
+    def _check_names(self) -> None:
+        model = self.model
+        tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        known = [*filter(None, self._modules), *(clean(name) for name, _ in tensors)]
+        for pattern in [*(self.selection.protect or []), *self.selection.exclude]:
+            check_matches(pattern, known, f"The pattern {pattern!r} matches nothing in the model.")
+        if lazy := [name for p, name in self._names.items() if isinstance(p, UninitializedParameter)]:
+            raise UnsupportedError(
+                f"{lazy[0]!r} has no shape yet (a lazy layer). Run one batch through the model first."
+            )
+
+    def _find_views(self, norm: str) -> list[NamedView]:
+        """Returns the selected views of all layers, and freezes or frees normalisation layers, which have none."""
+        views: list[NamedView] = []
+        for name, module in self._modules.items():
+            # Two modules may share a weight, and a pattern may select it under one of its names only.
+            own = module.named_parameters(prefix=name, recurse=has_rule(module), remove_duplicate=False)
+            selected = {p: n for n, p in own if p.requires_grad and clean(n) in self.selection}
+            if is_norm(module) and not has_rule(module):
+                if norm == "freeze" and (selected or not name or name in self.selection):
+                    self.norms[name or ROOT] = module
+                fate = self.frozen if norm == "freeze" else self.free
+                fate.update({self._names[p]: p for p in selected})
+            else:
+                # A weight that is computed from others (a parametrization) is not a parameter, and so not selected.
+                chosen = [view for view in views_of(module) or [] if view.weight in selected]
+                views += [(".".join(filter(None, (name, view.part))) or ROOT, module, view) for view in chosen]
+        return views
+
+    def _group(self, views: list[NamedView]) -> None:
+        """Makes one ProtectedWeight per weight and way of seeing it: modules that share a weight share its memory."""
+        groups: dict[tuple[Tensor, int, int, bool], list[NamedView]] = {}
+        for entry in views:
+            view = entry[2]
+            groups.setdefault((view.weight, view.groups, view.output_dim, view.one_hot), []).append(entry)
+        sides: dict[Tensor, list[LayerView]] = {}
+        for (_, _, view), *_ in groups.values():
+            sides.setdefault(view.weight, []).append(view)
+        pairs = {(Bias(view.bias, view.bias_part), view.weight) for _, _, view in views if view.bias is not None}
+        users = Counter(bias for bias, _ in pairs)
+        for members in groups.values():
+            name, _, first = members[0]
+            both = sides[first.weight]
+            if len(both) > 2 or (len(both) == 2 and both[0].input_dims & both[1].input_dims):
+                continue  # two constraints that would undo each other: `unsupported` decides
+            columns: dict[Bias, int] = {}
+            sites = []
+            for _, module, view in members:
+                own = Bias(view.bias, view.bias_part) if view.bias is not None else None
+                column = None
+                if own is not None and self._is_protected(own, two_sided=len(both) == 2) and users[own] == 1:
+                    column = columns.setdefault(own, len(columns))
+                sites.append(Site(module, view, column))
+            self.weights.append(ProtectedWeight(name, first, sites, list(columns)))
+        counts = Counter(weight.name for weight in self.weights)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(
+                f"Two weights are called {twice[0]!r}. A rule that returns several views of a layer must name each: "
+                'LayerView(…, part="gate").'
+            )
+
+    def _is_protected(self, bias: Bias, *, two_sided: bool) -> bool:
+        """Whether a bias is protected with its weight, as the weight of an input of 1; otherwise it is frozen or free."""
+        name = self._names.get(bias.parameter)
+        if name is None or not bias.parameter.requires_grad:
+            return False
+        if name not in self.selection or self._bias == "free":
+            self.free[name] = bias.parameter
+        elif self._bias == "freeze" or two_sided:
+            # A weight that is seen from two sides cannot share either constraint with a bias.
+            self.frozen[name] = bias.parameter
         else:
-            # A weight that is computed from others (a parametrization) is not a parameter, and so not selected.
-            chosen = [view for view in views_of(module) or [] if view.weight in selected]
-            views += [(".".join(filter(None, (name, view.part))) or ROOT, module, view) for view in chosen]
-    protection.weights = _group(views, names, protection, bias, selection)
-    _settle_others(modules, names, selection, unsupported, protection)
-    if not protection.weights:
-        raise UnsupportedError(
-            "There is nothing to protect: protect/exclude select no trainable layer of this model that has a rule."
-        )
-    return protection
-
-
-def _group(
-    views: list[NamedView], names: dict[Tensor, str], protection: Protection, bias: str, selection: Selection
-) -> list[ProtectedWeight]:
-    """Makes one ProtectedWeight per weight and way of seeing it: modules that share a weight share its memory."""
-    groups: dict[tuple[Tensor, int, int, bool], list[NamedView]] = {}
-    for entry in views:
-        view = entry[2]
-        groups.setdefault((view.weight, view.groups, view.output_dim, view.one_hot), []).append(entry)
-    sides: dict[Tensor, list[LayerView]] = {}
-    for (_, _, view), *_ in groups.values():
-        sides.setdefault(view.weight, []).append(view)
-    pairs = {(Bias(view.bias, view.bias_part), view.weight) for _, _, view in views if view.bias is not None}
-    users = Counter(bias for bias, _ in pairs)
-    weights = []
-    for members in groups.values():
-        name, _, first = members[0]
-        both = sides[first.weight]
-        if len(both) > 2 or (len(both) == 2 and both[0].input_dims & both[1].input_dims):
-            continue  # two constraints that would undo each other: `unsupported` decides
-        # A weight that is seen from two sides cannot share either constraint with a bias.
-        fate = "freeze" if len(both) == 2 and bias == "augment" else bias
-        columns: dict[Bias, int] = {}
-        sites = []
-        for _, module, view in members:
-            own = Bias(view.bias, view.bias_part) if view.bias is not None else None
-            column = None
-            if own is not None and _settle_bias(own, names, fate, selection, protection) and users[own] == 1:
-                column = columns.setdefault(own, len(columns))
-            sites.append(Site(module, view, column))
-        weights.append(ProtectedWeight(name, first, sites, list(columns)))
-    twice = [name for name, count in Counter(weight.name for weight in weights).items() if count > 1]
-    if twice:
-        raise ValueError(
-            f"Two weights are called {twice[0]!r}. A rule that returns several views of a layer must name each: "
-            'LayerView(…, part="gate").'
-        )
-    return weights
-
-
-def _settle_bias(bias: Bias, names: dict[Tensor, str], fate: str, selection: Selection, protection: Protection) -> bool:
-    """Frees or freezes a bias; or returns True, and it is protected with its weight, as the weight of an input of 1."""
-    name = names.get(bias.parameter)
-    if name is None or not bias.parameter.requires_grad:
+            return True
         return False
-    if name not in selection or fate == "free":
-        protection.free[name] = bias.parameter
-    elif fate == "freeze":
-        protection.frozen[name] = bias.parameter
-    else:
-        return True
-    return False
 
-
-def _settle_others(
-    modules: dict[str, nn.Module],
-    names: dict[Tensor, str],
-    selection: Selection,
-    unsupported: str,
-    protection: Protection,
-) -> None:
-    """Freezes, frees or refuses the parameters that no rule covers, and frees those that are not selected."""
-    settled = {*protection.parameters, *protection.free.values()}
-    for name, module in modules.items():
-        for own_name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            full = f"{name}.{own_name}" if name else own_name
-            if parameter not in settled and parameter.requires_grad and full in selection:
-                settled.add(parameter)
-                if unsupported == "error":
-                    raise UnsupportedError(_why_unsupported(full, module))
-                (protection.frozen if unsupported == "freeze" else protection.free)[full] = parameter
-    protection.free.update({name: p for p, name in names.items() if p not in settled and p.requires_grad})
+    def _settle_others(self) -> None:
+        """Freezes, frees or refuses the parameters that no rule covers, and frees those that are not selected."""
+        settled = {*self.parameters, *self.free.values()}
+        for name, module in self._modules.items():
+            for full, parameter in module.named_parameters(prefix=name, recurse=False, remove_duplicate=False):
+                if parameter not in settled and parameter.requires_grad and full in self.selection:
+                    settled.add(parameter)
+                    if self.unsupported == "error":
+                        raise UnsupportedError(_why_unsupported(full, module))
+                    (self.frozen if self.unsupported == "freeze" else self.free)[full] = parameter
+        self.free.update({name: p for p, name in self._names.items() if p not in settled and p.requires_grad})
 
 
 def _why_unsupported(name: str, module: nn.Module) -> str:

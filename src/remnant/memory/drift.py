@@ -1,25 +1,27 @@
 """How far a network's layers have moved for the inputs of an old task: the paper's interference activation."""
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from math import isfinite, ldexp
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .discovery import Selection, discover, unwrap
+from .discovery import Protection, Selection, unwrap
 from .precision import full_precision
 from .protected import ProtectedWeight
-from .record.recorder import RowSink, record_rows
+from .record.recorder import record_rows
 
-HALF = 128  # bins on either side of zero; even, so that two neighbours make one bin of twice the width
+HALF = 128  # bins on either side of zero; an even number
 SMALLEST = -20  # the finest range is ±2^SMALLEST; smaller values are rounding of float32
 
 
 class Histogram:
     """Counts in 2·HALF equal bins over [−R, R), where R is the smallest power of two above every |value|.
 
-    All edges are multiples of a power of two. So the bin of a value is exact, and the counts do not depend on the batches.
+    All edges are multiples of a power of two, so the counts are exact and do not depend on the batches.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,10 @@ class Histogram:
         if not isfinite(largest):
             raise ValueError("a value is NaN or inf")
         while largest >= ldexp(1.0, self._exponent):
-            self._double()
+            # Two neighbours become one bin of a range that is twice as wide.
+            merged = self._counts.view(-1, 2).sum(dim=1)
+            self._counts = F.pad(merged, (HALF // 2, HALF // 2))
+            self._exponent += 1
         # In float64, the division turns no value into zero.
         bins = (values.detach().flatten().double() / self._width).floor().long() + HALF
         self._counts += torch.bincount(bins, minlength=2 * HALF).cpu()
@@ -50,12 +55,6 @@ class Histogram:
     def _width(self) -> float:
         return ldexp(1.0, self._exponent) / HALF
 
-    def _double(self) -> None:
-        merged = torch.zeros_like(self._counts)
-        merged[HALF // 2 : HALF // 2 + HALF] = self._counts.view(-1, 2).sum(dim=1)
-        self._counts = merged
-        self._exponent += 1
-
 
 @torch.no_grad()
 def activation_drift(
@@ -64,14 +63,12 @@ def activation_drift(
     batches: Iterable[tuple[object, ...]],
     layers: Collection[str] | None = None,
 ) -> dict[str, Histogram]:
-    """Measures ΔW_{τ→T}·x_τ, the change of each layer's outputs for an old task's inputs (Eq. 11).
+    """Measures ΔW_{τ→T}·x_τ, the change of each layer's outputs for an old task's inputs (Eq. 11), as one histogram a layer.
 
     ΔW_{τ→T} = W_T − W_τ is the change of the weights since task τ; a bias counts as the weight of an input of 1. x_τ are the
     layer's inputs in the network of task τ, so that a layer is not blamed for the changes of the layers before it.
 
     `before` is the model's state_dict after task τ. Each batch of task τ's data is a tuple of arguments for the model.
-    Returns layer → histogram, with one value per row and output, for the named layers or all; without those that no batch
-    reaches.
     """
     model = unwrap(model)
     now = dict([*model.named_parameters(), *model.named_buffers()])
@@ -80,20 +77,15 @@ def activation_drift(
     # Copies with today's memory layout, so that equal numbers are computed in the same way.
     then = {name: torch.empty_like(tensor).copy_(before[name]) for name, tensor in now.items() if name in before}
     anchors = {now[name]: tensor for name, tensor in then.items()}
-    found = discover(model, Selection(None, ()), bias="augment", norm="free", unsupported="free").weights
+    found = Protection(model, Selection(None, ()), bias="augment", norm="free", unsupported="free").weights
     weights = [weight for weight in found if layers is None or weight.name in layers]
     histograms: dict[str, Histogram] = {}
 
-    def counter(weight: ProtectedWeight) -> RowSink:
-        change = weight.difference(anchors)
+    def add(weight: ProtectedWeight, change: Tensor, rows: Tensor) -> None:
+        with full_precision(change.device):
+            values = change[0][:, rows] if weight.view.one_hot else rows.to(change) @ change.mT
+            histograms.setdefault(weight.name, Histogram()).add(values)
 
-        def add(rows: Tensor) -> None:
-            with full_precision(change.device):
-                values = change[0][:, rows] if weight.view.one_hot else rows.to(change) @ change.mT
-                histograms.setdefault(weight.name, Histogram()).add(values)
-
-        return add
-
-    sinks = {weight.name: counter(weight) for weight in weights}
-    record_rows(model, weights, sinks, batches, lambda network, batch: functional_call(network, then, batch))
+    sinks = {weight: partial(add, weight, weight.difference(anchors)) for weight in weights}
+    record_rows(model, sinks, batches, lambda network, batch: functional_call(network, then, batch))
     return {weight.name: histograms[weight.name] for weight in weights if weight.name in histograms}

@@ -1,7 +1,6 @@
 """Gradient Projection Memory for a model: Algorithm 1 of the paper, without the training loop."""
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -14,8 +13,7 @@ from .attachment import Attachment, Constraint
 from .audit import preconditions as checks
 from .audit.probe import Probe
 from .audit.state import Buffers
-from .discovery import Selection, clean, discover, unwrap
-from .protected import ProtectedWeight
+from .discovery import Protection, Selection, unwrap
 from .record import consolidation, recorder
 from .record.recorder import Forward
 from .report import LayerReport, LeakError, MemoryReport, Verification
@@ -45,7 +43,7 @@ class GPM:
             name; or a function (layer, task) → ε.
         protect: Patterns of the modules or parameters to protect; all by default.
         exclude: Patterns of those to leave free.
-        bias: "augment" treats a bias as the weight of an input of 1; "freeze" and "free" do so after the first task.
+        bias: "augment" protects it as the weight of an input of 1; "freeze" fixes it after the first task; "free" does not.
         norm: "freeze" fixes the affine parameters and running statistics of normalisation layers after the first task;
             "free" does not.
         rank_rule: "paper" for Eq. 5; "authors" for the published scripts, with one direction fewer in the first task.
@@ -83,20 +81,15 @@ class GPM:
             if value not in CHOICES[option]:
                 raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, CHOICES[option]))}.")
         self._model = unwrap(model)
-        self._selection = Selection(protect, exclude)
-        self._protection = discover(self._model, self._selection, bias=bias, norm=norm, unsupported=unsupported)
-        parsed = parse_threshold(threshold)
+        selection, parsed = Selection(protect, exclude), parse_threshold(threshold)
+        self._protection = Protection(self._model, selection, bias=bias, norm=norm, unsupported=unsupported)
         self._threshold = parsed.for_layers([weight.name for weight in self._protection.weights])
         self._rank_rule, self._unsupported = rank_rule, unsupported
-        self._settings = {
-            "threshold": parsed.setting,
-            "protect": self._selection.protect,
-            "exclude": self._selection.exclude,
-            **options,
-        }
+        patterns = {"protect": selection.protect, "exclude": selection.exclude}
+        self._settings = {"threshold": parsed.setting, **patterns, **options}
         self._tasks = 0
         self._constraint = Constraint(self._protection)
-        self._buffers = Buffers(self._model, self._protection, self._selection, unsupported)
+        self._buffers = Buffers(self._protection)
         self._attached: list[Attachment] = []
 
     def __len__(self) -> int:
@@ -122,11 +115,8 @@ class GPM:
         """
         if any(attachment.optimizer is optimizer for attachment in self._attached):
             return optimizer
-        checks.check_model(self._model, self._protection)
-        check = partial(
-            checks.check_optimizer, model=self._model, protection=self._protection, selection=self._selection
-        )
-        self._attached.append(Attachment(optimizer, self._constraint, check))
+        checks.check_model(self._protection)
+        self._attached.append(Attachment(optimizer, self._constraint))
         if self._tasks:
             self._buffers.hold()
         return optimizer
@@ -134,7 +124,8 @@ class GPM:
     def detach(self, optimizer: Optimizer | None = None) -> None:
         """Undoes `attach` for one optimizer, or for all. After the last one, normalisation layers train again."""
         for attachment in [a for a in self._attached if optimizer in (None, a.optimizer)]:
-            attachment.remove()
+            for hook in attachment.hooks:
+                hook.remove()
             self._attached.remove(attachment)
         if not self._attached:
             self._buffers.release()
@@ -151,7 +142,7 @@ class GPM:
         self._constraint.restore()
 
     def _check_model(self) -> None:
-        checks.check_model(self._model, self._protection)
+        checks.check_model(self._protection)
         for attachment in self._attached:
             attachment.check()
 
@@ -184,15 +175,9 @@ class GPM:
         self._check_model()
         weights = self._protection.weights
         thresholds = {weight.name: self._threshold(weight.name, self._tasks) for weight in weights}
-        probe = Probe(self._model, self._testable_weights(), forward or recorder.call)
+        probe = Probe(self._protection, forward or recorder.call)
         grams = consolidation.gather(
-            self._model,
-            weights,
-            batches,
-            samples=samples,
-            layer_samples=layer_samples,
-            forward=probe.remembering,
-            task=self._tasks,
+            self._protection, batches, self._tasks, samples, layer_samples, forward=probe.remembering
         )
         uncovered = {} if self._unsupported == "free" else probe.uncovered()
         fixed = uncovered if self._unsupported == "freeze" else {}
@@ -209,14 +194,6 @@ class GPM:
         self._constraint.begin_task()
         self._buffers.begin_task(moving)
         return {weight.name: count for weight, _, count in grown}
-
-    def _testable_weights(self) -> list[ProtectedWeight]:
-        """The weights that can move, without those under another name that the user excluded."""
-        excluded = {
-            p for name, p in self._model.named_parameters(remove_duplicate=False) if clean(name) not in self._selection
-        }
-        moving = [w for w in self._protection.weights if any(p.requires_grad for p in w.parameters)]
-        return [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
 
     # --- inspecting it --------------------------------------------------------------------------------------------
 
@@ -248,11 +225,7 @@ class GPM:
             if not count:
                 raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")
         result = self._measure(tolerance, grams)
-        leaks = result.leaks(
-            f"Protected weights moved inside the remembered subspaces, beyond {tolerance:g} of their change: {{}}. Is every "
-            "optimizer that trains them attached? Were the weights changed in another way (loaded, averaged)?"
-        )
-        if leaks:
+        if leaks := result.leaks():
             raise LeakError(leaks)
         return result
 
@@ -289,10 +262,4 @@ class GPM:
         Raises:
             StateError: If the file is damaged, or does not fit the model.
         """
-        saved, settings = state.load(Path(path), threshold)
-        try:
-            memory = cls(model, **settings)
-        except (TypeError, ValueError) as error:
-            raise state.StateError(f"The memory in {path} does not fit this model: {error}") from error
-        memory.load_state_dict(saved)
-        return memory
+        return state.load(cls, Path(path), model, threshold)

@@ -1,7 +1,6 @@
 """The Gram matrix RᵀR of a layer's input rows R, summed in float64 while batches stream by, and its leading eigenpairs.
 
-The paper takes the SVD of the sample matrix itself. Its left singular vectors are the eigenvectors of the Gram matrix and
-its squared singular values are the eigenvalues, so n² numbers are enough for any number of samples.
+Its eigenvectors are the singular vectors of the paper's sample matrix, so n² numbers are enough for any number of samples.
 """
 
 from dataclasses import dataclass
@@ -72,21 +71,19 @@ class Gram:
 
     def add(self, rows: Tensor) -> None:
         """Takes `rows` of shape (groups, N, size)."""
+        self.count += rows.shape[1]
         for part in rows.split(max(1, CHUNK // max(1, self.groups * self.size)), dim=1):
             # A copy even of float64: the model may change its input in place while the rows are kept.
-            self._add(part.to(device=self.device, dtype=torch.float64, copy=True))
-        self.count += rows.shape[1]
-
-    def _add(self, rows: Tensor) -> None:
-        if self._sum is None:
-            self._few.append(rows)
-            if sum(part.shape[1] for part in self._few) < self.size:
-                return
-            rows, self._few = torch.cat(self._few, dim=1), []
-            self._sum = rows.new_zeros(self.groups, self.size, self.size)
-        for start in range(0, self.size, BLOCK):
-            block = self._sum[:, start : start + BLOCK, start:]
-            block.baddbmm_(rows[:, :, start : start + BLOCK].mT, rows[:, :, start:])
+            new = part.to(device=self.device, dtype=torch.float64, copy=True)
+            if self._sum is None:
+                self._few.append(new)
+                if sum(few.shape[1] for few in self._few) < self.size:
+                    continue
+                new, self._few = torch.cat(self._few, dim=1), []
+                self._sum = new.new_zeros(self.groups, self.size, self.size)
+            for start in range(0, self.size, BLOCK):
+                block = self._sum[:, start : start + BLOCK, start:]
+                block.baddbmm_(new[:, :, start : start + BLOCK].mT, new[:, :, start:])
 
     def matrix(self) -> Tensor:
         """RᵀR of every group: (groups, size, size)."""

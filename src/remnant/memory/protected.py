@@ -38,8 +38,7 @@ class Bias:
 class ProtectedWeight:
     """A weight with its biases, and the subspaces of their inputs, one per group.
 
-    A bias is the weight of an input that is always 1, so the protected matrices are [W | b…]. A "stack" is the tensor
-    (groups, outputs, inputs + biases) of these matrices.
+    A "stack" is the tensor (groups, outputs, inputs + biases) of [W | b…]: a bias is the weight of an input that is always 1.
     """
 
     def __init__(self, name: str, view: LayerView, sites: list[Site], biases: list[Bias]) -> None:
@@ -80,8 +79,7 @@ class ProtectedWeight:
     def project_among(self, gradients: dict[Tensor, Tensor]) -> None:
         """The same for gradients in a dict instead of `.grad`."""
         if self.biases:
-            missing = {p: torch.zeros_like(p) for p in self.parameters if p not in gradients}
-            tensors = [gradients.get(p, missing.get(p, p)) for p in self.parameters]
+            tensors = [gradients[p] if p in gradients else torch.zeros_like(p) for p in self.parameters]
             self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack))
         elif (gradient := gradients.get(self.view.weight)) is not None:
             stack = self._stack([gradient], self._channels_last)

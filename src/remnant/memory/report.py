@@ -10,8 +10,12 @@ from torch import Tensor
 from remnant.errors import UserError
 
 RECENT = 3  # the number of last tasks from which the next ones are predicted
+WEIGHTS_MOVED = (
+    "Protected weights moved inside the remembered subspaces, beyond {tolerance:g} of their change: {names}. Is every "
+    "optimizer that trains them attached? Were the weights changed in another way (loaded, averaged)?"
+)
 BUFFERS_CHANGED = (
-    "Buffers that the forward pass reads have changed since the task began, and old outputs with them: {}. No optimizer "
+    "Buffers that the forward pass reads have changed since the task began, and old outputs with them: {names}. No optimizer "
     "moves buffers: the module or your own code did. A module that is kept in eval mode "
     '(norm="freeze", unsupported="freeze") must leave them alone; exclude it by name to accept the change.'
 )
@@ -108,20 +112,12 @@ class MemoryReport:
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """The result for one layer, frozen parameter or buffer.
-
-    Attributes:
-        name: Its name in the model.
-        leak: ‖(W−W₀)·M‖ / ‖W−W₀‖ since the task began; 0 or 1 for a frozen parameter or a buffer.
-        rounding: The leak that the weight's own number type can explain.
-        drift: ‖(W−W₀)·x‖ / ‖W₀·x‖ over the batches given, the paper's interference activation; None without batches.
-        buffer: Whether it is a buffer.
-    """
+    """The result for one layer, frozen parameter or buffer."""
 
     name: str
-    leak: float
-    rounding: float
-    drift: float | None = None
+    leak: float  # ‖(W−W₀)·M‖ / ‖W−W₀‖ since the task began; 0 or 1 for a frozen parameter or a buffer
+    rounding: float  # the leak that the weight's own number type can explain
+    drift: float | None = None  # ‖(W−W₀)·x‖ / ‖W₀·x‖ over the batches given, the paper's interference activation
     buffer: bool = False
 
 
@@ -147,12 +143,13 @@ class Verification:
         """The largest leak."""
         return max((x.leak for x in self.layers), default=0.0)
 
-    def leaks(self, weights_message: str) -> str:
-        """Describes the leaks; `weights_message` has a {} for the names of the weights. Empty if there are no leaks."""
-        weights = ", ".join(f"{x.name!r} ({x.leak:.2g})" for x in self.leaking if not x.buffer)
-        buffers = ", ".join(repr(x.name) for x in self.leaking if x.buffer)
-        sentences = [weights_message.format(weights)] if weights else []
-        return " ".join([*sentences, BUFFERS_CHANGED.format(buffers)] if buffers else sentences)
+    def leaks(self, weights_message: str = WEIGHTS_MOVED) -> str:
+        """Describes the leaks. Empty if there are none."""
+        weights = [f"{x.name!r} ({x.leak:.2g})" for x in self.leaking if not x.buffer]
+        buffers = [repr(x.name) for x in self.leaking if x.buffer]
+        found = [(weights_message, weights), (BUFFERS_CHANGED, buffers)]
+        sentences = [text.format(names=", ".join(names), tolerance=self.tolerance) for text, names in found if names]
+        return " ".join(sentences)
 
     def __str__(self) -> str:
         if not self.layers:

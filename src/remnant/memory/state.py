@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from remnant.errors import UserError
 from remnant.files import write_file
 
 from . import codec
 from .audit.preconditions import check_model
-from .discovery import clean
-from .subspace import Subspace
 from .threshold import ThresholdSetting
 
 if TYPE_CHECKING:
     from .gpm import GPM
 
+Memory = TypeVar("Memory", bound="GPM")
 VERSION = 2
 
 
@@ -28,8 +27,8 @@ class StateError(UserError, ValueError):
 
 
 def collect(memory: GPM) -> dict[str, Any]:
-    check_model(memory._model, memory._protection)
-    names: dict[Tensor, str] = {parameter: clean(name) for name, parameter in memory._model.named_parameters()}
+    check_model(memory._protection)
+    names = {parameter: name for name, parameter in memory._protection.named_parameters().items()}
     return {
         "version": VERSION,
         "tasks": memory._tasks,
@@ -51,16 +50,20 @@ def collect(memory: GPM) -> dict[str, Any]:
 
 def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     """Checks the whole state before it changes the memory."""
-    check_model(memory._model, memory._protection)
-    parameters = {clean(name): parameter for name, parameter in memory._model.named_parameters()}
+    check_model(memory._protection)
+    parameters = memory._protection.named_parameters()
     try:
         if saved["version"] != VERSION:
             raise StateError(f"This state has version {saved['version']}; this release reads version {VERSION}.")
         tasks, steps = int(saved["tasks"]), int(saved["steps"])
         kept_in_eval = [str(name) for name in saved["kept_in_eval"]]
         _check_schema(memory, saved, complete=tasks > 0)
-        layers = [(weight, saved["layers"][weight.name]) for weight in memory._protection.weights]
-        loaded = [(w, _loaded(w.subspaces, layer["subspaces"]), list(map(int, layer["added"]))) for w, layer in layers]
+        loaded = []
+        for weight in memory._protection.weights:
+            layer = saved["layers"][weight.name]
+            pairs = zip(weight.subspaces, layer["subspaces"], strict=True)
+            subspaces = [subspace.copy().load(directions) for subspace, directions in pairs]
+            loaded.append((weight, subspaces, [int(count) for count in layer["added"]]))
     except StateError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -80,7 +83,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
 def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> None:
     """Compares all sizes in the state with those here. Once a task is remembered, nothing may be missing."""
     layers = {w.name: [subspace.capacity for subspace in w.subspaces] for w in memory._protection.weights}
-    parameters = {clean(name): parameter for name, parameter in memory._model.named_parameters()}
+    parameters = memory._protection.named_parameters()
     kept = {
         name: parameter for name, parameter in parameters.items() if parameter in set(memory._protection.parameters)
     }
@@ -107,13 +110,6 @@ def _sizes(
     return sizes
 
 
-def _loaded(present: list[Subspace], states: list[dict[str, Tensor]]) -> list[Subspace]:
-    loaded = [subspace.copy() for subspace in present]
-    for subspace, state in zip(loaded, states, strict=True):
-        subspace.load(state)
-    return loaded
-
-
 def save(memory: GPM, path: Path) -> None:
     if path.is_dir():
         raise IsADirectoryError(
@@ -124,8 +120,7 @@ def save(memory: GPM, path: Path) -> None:
     write_file(path, *codec.pack(collect(memory)))
 
 
-def load(path: Path, threshold: ThresholdSetting | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns a saved state, and the arguments with which its memory was made."""
+def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdSetting | None) -> Memory:
     try:
         saved = codec.read(path)
     except (codec.DamagedError, codec.VersionError) as error:
@@ -137,4 +132,9 @@ def load(path: Path, threshold: ThresholdSetting | None) -> tuple[dict[str, Any]
         settings = {**settings, "threshold": threshold}
     if settings["threshold"] is None:
         raise StateError(f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…).")
-    return saved, settings
+    try:
+        memory = kind(model, **settings)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"The memory in {path} does not fit this model: {error}") from error
+    memory.load_state_dict(saved)
+    return memory

@@ -165,24 +165,20 @@ class Subspace:
         self._store(self._stored.new_zeros(self.capacity, 0), complement=True)
         return count
 
-    def copy(self) -> Self:
-        """Returns an independent copy."""
+    def copy(self, device: torch.device | None = None) -> Self:
+        """Returns an independent copy, on another device if one is given."""
         twin = type(self)(self.capacity)
-        twin._store(self._stored, complement=self._is_complement, weights=self._weights)
-        return twin
-
-    def to(self, device: torch.device) -> None:
-        """Moves the stored directions to a device."""
         weights = None if self._weights is None else self._weights.to(device)
-        self._store(self._stored.to(device), complement=self._is_complement, weights=weights)
+        twin._store(self._stored.to(device), complement=self._is_complement, weights=weights)
+        return twin
 
     def state(self) -> dict[str, Tensor]:
         """Returns the stored directions, named after their form, and their weights if there are any."""
         state = {"complement" if self._is_complement else "basis": self._stored}
         return state if self._weights is None else {**state, "weights": self._weights}
 
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Replaces the directions by those of a `state`."""
+    def load(self, state: dict[str, Tensor]) -> Self:
+        """Replaces the directions by those of a `state`, and returns the subspace."""
         complement = "complement" in state
         stored = state["complement" if complement else "basis"]
         if stored.ndim != 2 or stored.shape[0] != self.capacity or stored.shape[1] > self.capacity:
@@ -190,6 +186,7 @@ class Subspace:
         self._store(stored.to(self._stored), complement=complement)
         if "weights" in state:
             self.weights = state["weights"]
+        return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank={self.rank}, capacity={self.capacity})"
@@ -249,10 +246,11 @@ class AxisSubspace(Subspace):
     def state(self) -> dict[str, Tensor]:
         return {"axes": self._stored}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Tensor]) -> Self:
         if state["axes"].shape != (self.capacity,):
             raise ValueError(f"saved axes of shape {tuple(state['axes'].shape)} for {self.capacity} inputs")
         self._store(state["axes"].to(self._stored))
+        return self
 
 
 def _complement(columns: Tensor) -> Tensor:

@@ -3,17 +3,17 @@
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from ..discovery import Protection, Selection, clean
+from ..discovery import Protection
 from ..protected import ProtectedWeight
 from ..record.recorder import ConsolidationError, Grams
 from ..report import Verification
 
 INCONCLUSIVE = "Whether the memory covers every use of the weights could not be tested on this model: {}."
 LEAKS = (
-    "In this task, these layers changed inside the subspaces of earlier tasks: {}. They may have forgotten. Attach every "
+    "In this task, these layers changed inside the subspaces of earlier tasks: {names}. They may have forgotten. Attach every "
     "optimizer that trains them, or call project() and restore() around your own steps."
 )
 MOVING_BUFFERS = (
@@ -37,9 +37,9 @@ UNSEEN = (
 )
 
 
-def check_model(model: nn.Module, protection: Protection) -> None:
+def check_model(protection: Protection) -> None:
     """Refuses a model whose protected parameters were replaced by other objects (a new head, a swapped layer)."""
-    present = set(model.parameters())
+    present = set(protection.model.parameters())
     protected = [(weight.name, parameter) for weight in protection.weights for parameter in weight.parameters]
     for name, parameter in [*protected, *protection.frozen.items()]:
         if parameter not in present:
@@ -49,7 +49,7 @@ def check_model(model: nn.Module, protection: Protection) -> None:
             )
 
 
-def check_optimizer(optimizer: Optimizer, model: nn.Module, protection: Protection, selection: Selection) -> None:
+def check_optimizer(optimizer: Optimizer, protection: Protection) -> None:
     """Refuses an optimizer that trains no protected weight, or a selected parameter that is new or was frozen before."""
     trained = {p for group in optimizer.param_groups for p in group["params"]}
     protected = set(protection.parameters)
@@ -58,9 +58,9 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module, protection: Protecti
             "This optimizer trains none of the protected weights. Build it from the parameters of the memory's model "
             "(after any wrapper that replaces them), then attach it."
         )
-    known = protected | set(protection.free.values())
-    for name, parameter in model.named_parameters():
-        if parameter in trained and parameter.requires_grad and parameter not in known and clean(name) in selection:
+    new = trained - protected - set(protection.free.values())
+    for name, parameter in protection.named_parameters().items():
+        if parameter in new and parameter.requires_grad and name in protection.selection:
             raise ValueError(
                 f"{name!r} did not exist or did not train when the memory was made, so it is not protected. Exclude it by "
                 "a pattern (new heads may be added under it at any time), or make a new memory."

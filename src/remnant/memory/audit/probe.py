@@ -1,18 +1,19 @@
-"""Tests what the protected weights do: a change of them that no recorded row can see must not change the outputs.
+"""Tests what the protected weights do: a change ΔW with ΔW·x = 0 for every recorded row x must not change the outputs.
 
-If a weight W is used only as its rule says, a change ΔW with ΔW·x = 0 for every row x leaves its layer's output as it was,
-and so the model's. The probe moves all protected weights together by such a random change and compares the outputs. If they
-move, something else reads a weight, and moving the weights one by one names it.
+The probe moves all protected weights together by such a random change and compares the model's outputs. If they move,
+something else than the rule says reads a weight, and moving the weights one by one names it.
 """
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..discovery import Protection, clean
 from ..precision import full_precision
 from ..protected import ProtectedWeight
 from ..record.consolidation import summed
@@ -23,19 +24,21 @@ SIZE = 0.1  # the change, relative to each parameter's RMS
 NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
 ROUNDINGS, NARROW_ROUNDINGS = 300, 4  # allowed change of the outputs in units of eps; bf16 and fp16 round ΔW itself
 
+Weights = list[ProtectedWeight]
+
 
 class Probe:
     """Moves weights in directions that the rows of a few examples cannot see, and compares the model's outputs.
 
-    `remembering` is the forward function to record a task with. `inconclusive` says afterwards why the probe could not
-    tell, or is empty.
+    `remembering` is the forward function to record a task with. `inconclusive` is the reason if nothing could be tested.
     """
 
-    def __init__(self, model: nn.Module, weights: list[ProtectedWeight], forward: Forward) -> None:
-        self._model, self._weights, self._forward = model, weights, forward
-        self._device = next(model.parameters()).device
+    def __init__(self, protection: Protection, forward: Forward) -> None:
+        self._model, self._forward = protection.model, forward
+        self._weights = _testable_weights(protection)
+        self._device = next(self._model.parameters()).device
         self._batch: Any = None
-        self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in weights), default=0.0)
+        self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in self._weights), default=0.0)
         self.inconclusive = ""
 
     def remembering(self, model: nn.Module, batch: Any) -> object:
@@ -44,28 +47,20 @@ class Probe:
             self._batch = _first_examples(batch, EXAMPLES)
         return self._forward(model, batch)
 
+    @torch.no_grad()
     def uncovered(self) -> dict[ProtectedWeight, float]:
         """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs."""
-        found = self._find()
+        found: dict[ProtectedWeight, float] = {}
+        untested, few = self._weights, self._batch
+        with eager_eval(self._model), full_precision(self._device):
+            # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
+            for batch in (few, _first_examples(few, 1), _geometric(few), _blank(few)):
+                if untested and few is not None and not found and not self.inconclusive:
+                    found, untested = self._test(batch, untested)
         counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
         return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
 
-    @torch.no_grad()
-    def _find(self) -> dict[ProtectedWeight, float]:
-        untested = self._weights
-        with eager_eval(self._model), full_precision(self._device):
-            # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
-            few = self._batch
-            for batch in (few, _first_examples(few, 1), _geometric(few), _blank(few)):
-                if untested and few is not None and not self.inconclusive:
-                    found, untested = self._test(batch, untested)
-                    if found:
-                        return found
-        return {}
-
-    def _test(
-        self, batch: Any, weights: list[ProtectedWeight]
-    ) -> tuple[dict[ProtectedWeight, float], list[ProtectedWeight]]:
+    def _test(self, batch: Any, weights: Weights) -> tuple[dict[ProtectedWeight, float], Weights]:
         """Returns the uncovered weights, and those that this batch cannot test."""
         try:
             before, again = self.outputs(batch), self.outputs(batch)
@@ -78,7 +73,7 @@ class Probe:
             return {}, []
         free, unseen, testable = self._changes(batch, weights)
 
-        def moved_by(changes: Mapping[Tensor, Tensor], some: list[ProtectedWeight]) -> float:
+        def moved_by(changes: Mapping[Tensor, Tensor], some: Weights) -> float:
             moving = {parameter for weight in some for parameter in weight.parameters}
             with restored(moving):
                 for parameter in moving:
@@ -98,14 +93,12 @@ class Probe:
         """How far rounding alone may move the outputs, in the narrowest type that a weight or a module's output has."""
         return (ROUNDINGS if self._eps < 1e-6 else NARROW_ROUNDINGS) * self._eps
 
-    def _changes(
-        self, batch: Any, weights: list[ProtectedWeight]
-    ) -> tuple[dict[Tensor, Tensor], dict[Tensor, Tensor], list[ProtectedWeight]]:
+    def _changes(self, batch: Any, weights: Weights) -> tuple[dict[Tensor, Tensor], dict[Tensor, Tensor], Weights]:
         """Random changes of the parameters; their parts that no row of the batch can see; the weights that have such."""
-        rows = {weight.name: _Rows(weight) for weight in weights}
+        rows: dict[ProtectedWeight, list[Tensor]] = {weight: [] for weight in weights}
+        sinks = {weight: partial(_append_copy, kept) for weight, kept in rows.items()}
         with self._unchanged_state():
-            sinks = {name: collected.add for name, collected in rows.items()}
-            record_rows(self._model, weights, sinks, [copy.deepcopy(batch)], self._forward)
+            record_rows(self._model, sinks, [copy.deepcopy(batch)], self._forward)
         generator = torch.Generator(self._device).manual_seed(0)
         free: dict[Tensor, Tensor] = {}
         for parameter in {p: None for weight in weights for p in weight.parameters}:
@@ -113,7 +106,7 @@ class Probe:
             free[parameter] = size * torch.randn(parameter.shape, generator=generator, device=self._device).double()
         unseen = {parameter: change.clone() for parameter, change in free.items()}
         for weight in weights:  # a weight that is seen from two sides must be invisible from both
-            weight.change_among(unseen, rows[weight.name].remove)
+            weight.change_among(unseen, partial(_outside_rows, weight, rows[weight]))
         testable = [w for w in weights if unseen[w.view.weight].norm() > NEGLIGIBLE * free[w.view.weight].norm()]
         return free, unseen, testable
 
@@ -161,25 +154,27 @@ class Probe:
                 hook.remove()
 
 
-class _Rows:
-    """Collects the rows of one weight."""
+def _testable_weights(protection: Protection) -> list[ProtectedWeight]:
+    """The weights that can move, without those under another name that the user excluded."""
+    named = protection.model.named_parameters(remove_duplicate=False)
+    excluded = {parameter for name, parameter in named if clean(name) not in protection.selection}
+    moving = [weight for weight in protection.weights if any(p.requires_grad for p in weight.parameters)]
+    return [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
 
-    def __init__(self, weight: ProtectedWeight) -> None:
-        self._one_hot = weight.view.one_hot
-        self._tolerance = min(8 * torch.finfo(weight.view.weight.dtype).eps, 1e-3)
-        self._chunks: list[Tensor] = []
 
-    def add(self, rows: Tensor) -> None:
-        self._chunks.append(rows.detach().clone())  # a model may overwrite its inputs later
+def _append_copy(rows: list[Tensor], more: Tensor) -> None:
+    rows.append(more.detach().clone())  # a model may overwrite its inputs later
 
-    def remove(self, stack: Tensor) -> Tensor:
-        """Returns the part of a stack (groups, outputs, n) that gives 0 for every row."""
-        if not self._chunks:
-            return stack
-        if self._one_hot:
-            return stack.index_fill(2, torch.cat([chunk.flatten() for chunk in self._chunks]).unique(), 0)
-        rows = torch.cat(self._chunks, dim=1).double()
-        return torch.stack([_outside(m, group, self._tolerance) for m, group in zip(stack, rows, strict=True)])
+
+def _outside_rows(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:
+    """The part of a stack (groups, outputs, n) that gives 0 for every row."""
+    if not rows:
+        return stack
+    if weight.view.one_hot:
+        return stack.index_fill(2, torch.cat([part.flatten() for part in rows]).unique(), 0)
+    tolerance = min(8 * torch.finfo(weight.view.weight.dtype).eps, 1e-3)
+    grouped = torch.cat(rows, dim=1).double()
+    return torch.stack([_outside(matrix, own, tolerance) for matrix, own in zip(stack, grouped, strict=True)])
 
 
 def _outside(matrix: Tensor, rows: Tensor, tolerance: float) -> Tensor:
@@ -212,11 +207,7 @@ def _first_examples(batch: Any, count: int) -> Any:
 
 
 def _geometric(batch: Any) -> Any:
-    """Replaces images by a ramp that doubles along each dimension, and indices by the first one.
-
-    Away from the edges, a convolution's patches of such a ramp are multiples of one patch. (An ordinary ramp's patches
-    would span the same space in reverse.)
-    """
+    """Replaces images by a ramp that doubles along each dimension, whose patches are multiples of one patch."""
 
     def ramp(x: Tensor) -> Tensor:
         if not x.is_floating_point():

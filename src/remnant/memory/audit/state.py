@@ -1,4 +1,4 @@
-"""Buffers: running means, averages, the vectors of a spectral norm. No optimizer moves them, but old outputs depend on them.
+"""Buffers, such as running means: no optimizer moves them, but old outputs depend on them.
 
 They cannot be projected. Instead, their module stays in eval mode, where it leaves its buffers alone.
 """
@@ -9,22 +9,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..discovery import Protection, Selection, clean
+from ..discovery import Protection, clean
 from ..layers import has_rule, is_norm
 from ..report import LayerCheck, check_still
 from .probe import Probe, change_of, restored
 
 
 class Buffers:
-    """The buffers that old outputs depend on, with their values at the task's start.
+    """The buffers of norms, and other float buffers that are selected and saved with the model (the rest are caches)."""
 
-    These are the buffers of the norms, and those of other modules if they are floats, selected by the user's patterns, and
-    saved with the model (the others are caches).
-    """
-
-    def __init__(self, model: nn.Module, protection: Protection, selection: Selection, unsupported: str) -> None:
-        self._model, self._selection, self._unsupported = model, selection, unsupported
-        self._norms = protection.norms
+    def __init__(self, protection: Protection) -> None:
+        self._model, self._protection = protection.model, protection
         self._initial = {name: tensor.detach().clone() for name, tensor in self.others().items()}
         self._harmless: set[str] = set()  # buffers that change without an effect on the outputs
         self.values: dict[str, Tensor] = {}  # at the task's start
@@ -33,14 +28,14 @@ class Buffers:
     def of_norms(self) -> dict[str, Tensor]:
         return {
             f"{name}.{buffer}": tensor
-            for name, module in self._norms.items()
+            for name, module in self._protection.norms.items()
             for buffer, tensor in module.named_buffers(recurse=False)
             if tensor.is_floating_point()
         }
 
     def others(self) -> dict[str, Tensor]:
         """The buffers of other modules; none with unsupported="free", which frees all that no rule covers."""
-        if self._unsupported == "free":
+        if self._protection.unsupported == "free":
             return {}
         found = {
             ".".join(filter(None, (clean(raw), buffer))): tensor
@@ -49,7 +44,7 @@ class Buffers:
             for buffer, tensor in module.named_buffers(recurse=False)
             if tensor.is_floating_point() and buffer not in getattr(module, "_non_persistent_buffers_set", ())
         }
-        return {name: tensor for name, tensor in found.items() if name in self._selection}
+        return {name: tensor for name, tensor in found.items() if name in self._protection.selection}
 
     def moving(self, probe: Probe) -> list[str]:
         """Buffers that training has changed and that move the outputs: a later task will change them too."""
@@ -59,12 +54,13 @@ class Buffers:
             for name, first in self._initial.items()
             if name in now and now[name].shape == first.shape and not torch.equal(now[name], first.to(now[name]))
         }
-        self._harmless = self._harmless | changed.keys()
-        if not changed or not self._matter(probe, {now[name]: first for name, first in changed.items()}):
-            return []
-        matter = [name for name, first in changed.items() if self._matter(probe, {now[name]: first})]
-        self._harmless -= set(matter or changed)
-        return matter or list(changed)
+        matter: list[str] = []
+        if changed and self._matter(probe, {now[name]: first for name, first in changed.items()}):
+            matter = [name for name, first in changed.items() if self._matter(probe, {now[name]: first})] or list(
+                changed
+            )
+        self._harmless = (self._harmless | changed.keys()) - set(matter)
+        return matter
 
     @torch.no_grad()
     def _matter(self, probe: Probe, initial: Mapping[Tensor, Tensor]) -> bool:
@@ -77,7 +73,7 @@ class Buffers:
 
     def begin_task(self, moving: Iterable[str]) -> None:
         """Notes the values that the next task must preserve; with unsupported="freeze" their modules stay in eval mode."""
-        if self._unsupported == "freeze":
+        if self._protection.unsupported == "freeze":
             self.kept_in_eval = sorted({*self.kept_in_eval, *(name.rpartition(".")[0] for name in moving)})
         others = {name: tensor for name, tensor in self.others().items() if name not in self._harmless}
         self.values = {name: tensor.detach().clone() for name, tensor in {**self.of_norms(), **others}.items()}
@@ -95,7 +91,7 @@ class Buffers:
 
     def _modules(self) -> list[nn.Module]:
         others = {clean(name): module for name, module in self._model.named_modules()}
-        return [*self._norms.values(), *(others[name] for name in self.kept_in_eval if name in others)]
+        return [*self._protection.norms.values(), *(others[name] for name in self.kept_in_eval if name in others)]
 
     def checks(self) -> list[LayerCheck]:
         now = {**self.of_norms(), **self.others()}
@@ -105,12 +101,10 @@ class Buffers:
 def keep_in_eval_mode(module: nn.Module) -> None:
     """Keeps a module's buffers as they are, whatever `model.train()` does; its submodules still change their mode.
 
-    A flag would be undone by the next `model.train()`, and compiled code ignores hooks that are added later. So `train` is
-    replaced on the instance, by a partial, with which the module can still be copied and pickled.
+    The next `model.train()` would undo a flag, and compiled code ignores later hooks. So `train` is replaced on the instance,
+    by a partial, with which the module can still be copied and pickled.
     """
-    if any(
-        buffer.is_floating_point() for buffer in module.buffers(recurse=False)
-    ):  # others use the batch in both modes
+    if any(buffer.is_floating_point() for buffer in module.buffers(recurse=False)):
         module.training = False
         object.__setattr__(module, "train", partial(_train_children, module))
 

@@ -1,7 +1,9 @@
 """Convolutions: one row per output position, the patch that the filter sees there (Sec. 4.2, Eq. 4)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from math import prod
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from .registry import LayerView, built_in_rule
 
 CHUNK = 2**22  # numbers unfolded at a time, so that the patches of a whole batch never exist together
 
+Numbers = tuple[int, ...]
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 ConvTranspose = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
@@ -17,39 +20,39 @@ ConvTranspose = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 @built_in_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def conv(layer: Conv) -> LayerView:
     """One subspace per group."""
-    return LayerView(layer.weight, lambda input: _conv_rows(layer, input), bias=layer.bias, groups=layer.groups)
+    return LayerView(layer.weight, partial(_conv_rows, layer), layer.bias, groups=layer.groups)
 
 
 @built_in_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 def conv_transpose(layer: ConvTranspose) -> LayerView:
-    def rows(input: Tensor, output_size: list[int] | None = None) -> Iterable[Tensor]:
-        return _conv_transpose_rows(layer, input, output_size)
-
-    return LayerView(layer.weight, rows, bias=layer.bias, groups=layer.groups, output_dim=1)
+    return LayerView(layer.weight, partial(_conv_transpose_rows, layer), layer.bias, groups=layer.groups, output_dim=1)
 
 
-def _conv_rows(layer: Conv, x: Tensor) -> Iterator[Tensor]:
+def _conv_rows(layer: Conv, input: Tensor) -> Iterator[Tensor]:
     """Yields rows (groups, N, C/groups·k…) in chunks."""
-    x = _batched(x, len(layer.kernel_size))
+    dims = len(layer.kernel_size)
+    x = input if input.ndim == dims + 2 else input.unsqueeze(0)
     if layer.padding == "valid":
-        sides = [0] * (2 * len(layer.kernel_size))
+        sides = [0] * (2 * dims)
     elif layer.padding == "same":
         spans = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
         sides = [side for span in reversed(spans) for side in (span // 2, span - span // 2)]
     else:
-        sides = [p for p in reversed(_numbers(layer.padding)) for _ in (0, 1)]
+        sides = [p for p in reversed(cast(Numbers, layer.padding)) for _ in (0, 1)]
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     if any(sides):
         x = F.pad(x, sides, mode=mode)
     windows = _windows(x, layer.kernel_size, layer.stride, layer.dilation)
-    yield from _rows(windows, layer.groups, len(layer.kernel_size))
+    yield from _rows(windows, layer.groups, dims)
 
 
-def _conv_transpose_rows(layer: ConvTranspose, x: Tensor, output_size: Sequence[int] | None = None) -> Iterator[Tensor]:
+def _conv_transpose_rows(
+    layer: ConvTranspose, input: Tensor, output_size: Sequence[int] | None = None
+) -> Iterator[Tensor]:
     """A transposed convolution is the convolution of the zero-stuffed input with the flipped filter."""
     dims = len(layer.kernel_size)
-    x = _batched(x, dims)
-    geometry = list(zip(layer.kernel_size, layer.stride, layer.dilation, _numbers(layer.padding), strict=True))
+    x = input if input.ndim == dims + 2 else input.unsqueeze(0)
+    geometry = list(zip(layer.kernel_size, layer.stride, layer.dilation, cast(Numbers, layer.padding), strict=True))
     extra = list(layer.output_padding)
     if output_size is not None:
         smallest = [
@@ -65,15 +68,6 @@ def _conv_transpose_rows(layer: ConvTranspose, x: Tensor, output_size: Sequence[
         sides += [d * (k - 1) - p, d * (k - 1) - p + more]
     windows = _windows(F.pad(stuffed, sides), layer.kernel_size, (1,) * dims, layer.dilation)
     yield from _rows(windows, layer.groups, dims, flip=True)
-
-
-def _numbers(padding: object) -> list[int]:
-    assert isinstance(padding, tuple)
-    return [int(p) for p in padding]
-
-
-def _batched(x: Tensor, dims: int) -> Tensor:
-    return x if x.ndim == dims + 2 else x.unsqueeze(0)
 
 
 def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:

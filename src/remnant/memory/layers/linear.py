@@ -1,8 +1,8 @@
 """Linear layers, whose rows are the inputs themselves (Eq. 3), and embeddings, whose inputs are one-hot."""
 
-from typing import cast
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from .registry import LayerView, built_in_rule
 
@@ -13,10 +13,9 @@ def linear(layer: nn.Linear) -> LayerView:
 
 
 @built_in_rule("transformers.pytorch_utils.Conv1D")
-def transposed_linear(layer: nn.Module) -> LayerView:
+def transposed_linear(layer: Any) -> LayerView:
     """GPT-2's linear layer, whose weight is stored as inputs × outputs."""
-    weight, bias = cast(Tensor, layer.weight), cast(Tensor, layer.bias)
-    return LayerView(weight, lambda x: x.reshape(-1, x.shape[-1]), bias=bias, output_dim=1)
+    return LayerView(layer.weight, lambda x: x.reshape(-1, x.shape[-1]), bias=layer.bias, output_dim=1)
 
 
 @built_in_rule(nn.Embedding)

@@ -1,8 +1,8 @@
 """LayerView, a layer's input as rows and its weight as a matrix (Eq. 1–3), and the rule that gives it for each type."""
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -50,17 +50,12 @@ class LayerView:
     @property
     def outputs(self) -> int:
         """The number of outputs of each group."""
-        return self._split_shape[1 + self.output_dim]
+        return self.weight.shape[self.output_dim] // (1 if self.output_dim else self.groups)
 
     @property
     def inputs(self) -> int:
         """The number of inputs of each group."""
-        return prod(self._split_shape) // self.groups // self.outputs
-
-    @property
-    def _split_shape(self) -> tuple[int, ...]:
-        shape = tuple(self.weight.shape)
-        return (self.groups, shape[0] // self.groups, *shape[1:])
+        return self.weight.numel() // self.groups // self.outputs
 
     @property
     def input_dims(self) -> set[int]:
@@ -92,9 +87,9 @@ class LayerView:
         if channels_last:
             outputs, channels, *kernel = self.weight.shape
             return matrix.reshape(outputs, *kernel, channels).movedim(-1, 1)
-        split = list(self._split_shape)
-        outputs = split.pop(1 + self.output_dim)
-        unflat = matrix.reshape(self.groups, outputs, *split[1:])
+        shape = [self.weight.shape[0] // self.groups, *self.weight.shape[1:]]
+        outputs = shape.pop(self.output_dim)
+        unflat = matrix.reshape(self.groups, outputs, *shape)
         return unflat.movedim(1, 1 + self.output_dim).flatten(0, 1)
 
 
@@ -160,11 +155,9 @@ def _rule_of(layer: nn.Module) -> Rule | None:
     for kind in type(layer).__mro__:
         if rule := _rules.get(kind) or _rules.get(f"{kind.__module__}.{kind.__qualname__}"):
             # A subclass's forward with other arguments has another idea of its input (OPT's position embeddings).
-            own, base = (
-                inspect.signature(type(layer).forward),
-                inspect.signature(vars(kind).get("forward", type(layer).forward)),
-            )
-            return rule if len(own.parameters) == len(base.parameters) else None
+            own = type(layer).forward
+            base = vars(kind).get("forward", own)
+            return rule if len(signature(own).parameters) == len(signature(base).parameters) else None
     return None
 
 

@@ -5,26 +5,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..discovery import Protection
 from ..protected import ProtectedWeight
 from ..subspace import Subspace
 from ..threshold import by_layer
 from . import recorder
-from .recorder import ConsolidationError, Forward, Grams
+from .recorder import ConsolidationError, Examples, Forward, Grams
 
 Grown = list[tuple[ProtectedWeight, list[Subspace], int]]  # weight, its new subspaces, the number of added directions
 
 
 def gather(
-    model: nn.Module,
-    weights: list[ProtectedWeight],
+    protection: Protection,
     batches: Any,
-    *,
-    samples: int | None,
-    layer_samples: Mapping[str, int] | None,
-    forward: Forward,
     task: int,
+    samples: int | None,
+    layer_samples: Examples | None,
+    forward: Forward,
 ) -> Grams:
     """Records the Gram matrix of every weight's inputs over a task's batches, summed over all processes (lines 14–16)."""
     layer_samples = layer_samples or {}
@@ -32,7 +31,7 @@ def gather(
     for option, value in options.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{option} is {value!r}: it must be a positive whole number, or None for all.")
-    examples = by_layer(layer_samples, [weight.name for weight in weights], "layer_samples")
+    examples = by_layer(layer_samples, [weight.name for weight in protection.weights], "layer_samples")
     rank, ranks = world()
     stream = recorder.stream(batches)
     if samples is not None:
@@ -42,7 +41,7 @@ def gather(
     count = 0
     failure: Exception | None = None
     try:
-        grams, count = recorder.record(model, weights, stream, forward, examples)
+        grams, count = recorder.record(protection.model, protection.weights, stream, forward, examples)
     except Exception as error:
         failure = error  # raised below: the other processes must know first, since they wait for this one
     failures, count = summed(torch.tensor([failure is not None, count])).tolist()
@@ -77,22 +76,18 @@ def grow(
     weights: list[ProtectedWeight],
     grams: Grams,
     thresholds: Mapping[str, float],
-    rank_rule: str,
-    fixed: Collection[ProtectedWeight] = (),
+    rule: str,
+    fixed: Collection[ProtectedWeight],
 ) -> Grown:
-    """Returns grown copies of every weight's subspaces (lines 17–21; Eq. 5, 8, 9), the same in all processes.
-
-    `fixed` weights must not move at all, so their subspaces are filled.
-    """
+    """Returns grown copies of all subspaces (lines 17–21), the same in all processes; those of `fixed` weights are full."""
     grown: Grown = []
     for weight in weights:
-        subspaces, count = [subspace.copy() for subspace in weight.subspaces], 0
+        subspaces, count = [subspace.copy(weight.view.weight.device) for subspace in weight.subspaces], 0
         for group, subspace in enumerate(subspaces):
-            subspace.to(weight.view.weight.device)
             if weight in fixed:
                 count += subspace.fill()
             else:
-                count += subspace.grow(grams[weight.name].energy(group), thresholds[weight.name], rank_rule)
+                count += subspace.grow(grams[weight.name].energy(group), thresholds[weight.name], rule)
             _make_identical(subspace)
         grown.append((weight, subspaces, count))
     return grown

@@ -21,6 +21,7 @@ Forward = Callable[[nn.Module, Any], object]
 Grams = dict[str, Gram | Counts]
 # Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices.
 RowSink = Callable[[Tensor], None]
+Examples = Mapping[str, int]  # weight → how many examples of each batch to read, the first ones; all by default
 
 
 class ConsolidationError(UserError, RuntimeError):
@@ -32,35 +33,30 @@ def record(
     weights: list[ProtectedWeight],
     batches: Iterable[Any],
     forward: Forward,
-    examples: Mapping[str, int] | None = None,
+    examples: Examples | None = None,
 ) -> tuple[Grams, int]:
     """Returns the Gram matrix of every weight's inputs, and the number of batches. See `record_rows`."""
     grams: Grams = {}
     for weight in weights:
         size, device = weight.subspaces[0].capacity, weight.view.weight.device
         grams[weight.name] = Counts(size, device) if weight.view.one_hot else Gram(weight.view.groups, size, device)
-    sinks = {name: gram.add for name, gram in grams.items()}
-    return grams, record_rows(model, weights, sinks, batches, forward, examples)
+    return grams, record_rows(model, {w: grams[w.name].add for w in weights}, batches, forward, examples)
 
 
 def record_rows(
     model: nn.Module,
-    weights: list[ProtectedWeight],
-    sinks: Mapping[str, RowSink],
+    sinks: Mapping[ProtectedWeight, RowSink],
     batches: Iterable[Any],
     forward: Forward,
-    examples: Mapping[str, int] | None = None,
+    examples: Examples | None = None,
 ) -> int:
-    """Passes the rows that each weight multiplies to its sink, with the model in eval mode; returns the number of batches.
-
-    `examples`: weight → how many examples of each batch to read, the first ones; all by default.
-    """
+    """Passes the rows that each weight multiplies to its sink, with the model in eval mode; returns the number of batches."""
     device = next(model.parameters()).device
     count = 0
     with ExitStack() as stack, torch.no_grad(), eager_eval(model):
-        for weight in weights:
+        for weight, sink in sinks.items():
             for site in weight.sites:
-                hook = _hook(weight, site, sinks[weight.name], (examples or {}).get(weight.name))
+                hook = _hook(weight, site, sink, (examples or {}).get(weight.name))
                 stack.callback(site.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for batch in batches:
             try:
@@ -165,37 +161,30 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
-    """Draws `count` examples evenly from the whole stream, and yields them in batches of the stream's own size.
-
-    Each example gets a random key and the smallest keys win, so the draw does not depend on the batches.
-    """
+    """Draws `count` examples evenly from the whole stream, and yields them in batches of the stream's own size."""
     if not count:
         return
     keys = np.random.default_rng(seed)
+    # Each example gets a random key and the smallest keys win, so the draw does not depend on the batches.
     chosen: list[tuple[float, int, Any]] = []  # a heap with the largest key first
     size = seen = 0
     for batch in batches:
-        length = _length(batch)
-        size = max(size, length)
-        for index, key in enumerate(keys.random(length)):
+        first = next(tensors_in(batch), None)
+        if first is None or first.ndim == 0:
+            raise TypeError(f"samples= needs batches of tensors to draw from; a {type(batch).__name__} has none.")
+        size = max(size, len(first))
+        for index, key in enumerate(keys.random(len(first))):
             entry = (-float(key), seen + index)
             if len(chosen) < count:
                 heapq.heappush(chosen, (*entry, _example(batch, index)))
             elif entry > chosen[0][:2]:
                 heapq.heapreplace(chosen, (*entry, _example(batch, index)))
-        seen += length
+        seen += len(first)
     examples = [example for _, _, example in sorted(chosen, key=lambda entry: entry[1])]
     for _, alike in groupby(examples, key=_shapes):  # batches that are padded to different lengths cannot be mixed
         group = list(alike)
         for start in range(0, len(group), size):
             yield _collate(group[start : start + size])
-
-
-def _length(batch: Any) -> int:
-    first = next(tensors_in(batch), None)
-    if first is None or first.ndim == 0:
-        raise TypeError(f"samples= needs batches of tensors to draw examples from; a {type(batch).__name__} has none.")
-    return len(first)
 
 
 def _example(batch: Any, index: int) -> Any:
