@@ -1,7 +1,5 @@
 """Chooses the fastest way to take a method's steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from remnant.data import Split

@@ -4,8 +4,6 @@ A graph reads the tensors it was captured with, so the classes here keep those t
 set themselves up on first use, which must not happen during a capture, so a few plain steps come first.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Iterator

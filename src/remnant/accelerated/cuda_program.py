@@ -1,7 +1,5 @@
 """Compiles CUDA source at run time, with the compiler library that torch brings, and launches it on torch's streams."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """A whole epoch as one GPU kernel (`cuda/mlp.cu`), for the small MLP and methods that only project gradients."""
 
-from __future__ import annotations
-
 import threading
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds a user's own stream from arrays or torch Datasets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

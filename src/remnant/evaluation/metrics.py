@@ -6,9 +6,8 @@ tasks count from 1, as in the paper. A metric is NaN where it is not defined (a 
 needs an accuracy that was not measured. It is never a mean over fewer tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,7 +65,7 @@ class AccuracyMatrix:
         return "".join(",".join(row) + "\n" for row in rows)
 
     @classmethod
-    def from_csv(cls, text: str) -> AccuracyMatrix:
+    def from_csv(cls, text: str) -> Self:
         """Reads the text that `to_csv` wrote."""
         header, *lines = [line.split(",") for line in text.splitlines()] or [[""]]
         matrix = cls(max(1, len(header) - 1))

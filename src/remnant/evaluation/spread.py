@@ -1,11 +1,10 @@
 """The mean of a figure over seeds, and how much it varies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from statistics import fmean, stdev
+from typing import Self
 
 NO_VALUE = "–"
 
@@ -23,7 +22,7 @@ class Spread:
     n: int = 0
 
     @classmethod
-    def of(cls, values: Sequence[float | None], scale: float = 1.0) -> Spread:
+    def of(cls, values: Sequence[float | None], scale: float = 1.0) -> Self:
         """The spread of all values, or an empty one if a value is missing: a mean over fewer runs would mislead."""
         defined = [scale * value for value in values if value is not None and not isnan(value)]
         if not defined or len(defined) < len(values):

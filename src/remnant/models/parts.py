@@ -1,7 +1,5 @@
 """Parts that the convolutional networks share: image sizes, batch normalisation, and ReLU with dropout and pooling."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count

@@ -8,8 +8,6 @@ not draw random numbers or change a global setting of torch, because at that mom
 A function that takes part returns a `Work[Result]` and is called with `result = yield from function(…)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Takes a method's steps and evaluates it, in the plain way that works everywhere. `remnant.accelerated` does it faster."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 

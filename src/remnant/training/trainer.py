@@ -1,12 +1,10 @@
 """Trains a method on one task: epochs, learning rate and early stopping."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +64,7 @@ class TrainingState:
         return dict(vars(self))
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], device: torch.device) -> TrainingState:
+    def from_state(cls, state: dict[str, Any], device: torch.device) -> Self:
         return cls(**{**state, "best": {name: tensor.to(device) for name, tensor in state["best"].items()}})
 
 

@@ -1,7 +1,5 @@
 """Builds the stream, the network and the method that settings describe."""
 
-from __future__ import annotations
-
 import traceback
 
 import torch

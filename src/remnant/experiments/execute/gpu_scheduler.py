@@ -1,7 +1,5 @@
 """Several runs on one GPU: each has a CUDA stream of its own, and one thread advances them in turn."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Iterator, Sequence

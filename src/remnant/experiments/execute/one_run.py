@@ -1,7 +1,5 @@
 """One run: a method on a stream with one seed, from the first task, or from a checkpoint, to the result."""
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Plans: what to run and how, for new runs and for interrupted ones."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reproduces the paper's tables: finds the runs that are missing, and shows our figures beside the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The paper's tables: the runs of each row, and our figures beside the paper's."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

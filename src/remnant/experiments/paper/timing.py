@@ -4,8 +4,6 @@ Finished runs may have shared a machine, so their times say little. Here every m
 graphs on a GPU), at the first, the middle and the last task: the steps of some methods grow with the number of tasks.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext

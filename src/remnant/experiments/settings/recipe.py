@@ -1,14 +1,12 @@
 """Recipes: the settings of every method on a benchmark, and the paper's numbers, read from the package's TOML files."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Self
 
 from remnant.data import BENCHMARKS
 from remnant.errors import did_you_mean
@@ -33,7 +31,7 @@ class PaperResult:
     capacity: float | None = None
 
     @classmethod
-    def read(cls, numbers: Mapping[str, Any], where: str) -> PaperResult:
+    def read(cls, numbers: Mapping[str, Any], where: str) -> Self:
         """Reads a table of numbers; `where` names the table in error messages."""
         return cls(**checked(cls, numbers, where))
 

@@ -1,7 +1,5 @@
 """The settings of a run: a recipe, and the overrides of it."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json
@@ -53,7 +51,7 @@ class Settings:
         return content
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Settings:
+    def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
         """Returns the settings that `as_dict` gave, also after a round trip through JSON."""
         wrong = {each.name for each in fields(cls)} ^ {"optimizer", *content}
         if wrong:
@@ -89,7 +87,7 @@ def resolve(
     method: str | type[Method],
     overrides: Sequence[str] = (),
     protocol: str = "paper",
-) -> Settings:
+) -> "Settings":
     """Returns the settings of a method on a benchmark.
 
     Args:
@@ -199,7 +197,7 @@ class _Draft:
         elif value == default and (value is None or key not in self.stated):
             del self.values[key]
 
-    def settings(self, protocol: str) -> Settings:
+    def settings(self, protocol: str) -> "Settings":
         missing = [key for key in EARLY_STOPPING if key not in self.values]
         if 0 < len(missing) < len(EARLY_STOPPING):
             raise OptionError(f"Early stopping needs {' and '.join(missing)} too. Set all of it, or nothing.")
