@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from itertools import accumulate
 
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -20,26 +21,6 @@ NamedView = tuple[str, nn.Module, LayerView]
 
 class UnsupportedError(UserError, ValueError):
     """The model has parameters that no rule covers."""
-
-
-class Selection:
-    """The names that a user's `protect` and `exclude` patterns select. A pattern covers everything below a name, too."""
-
-    def __init__(self, protect: Iterable[str] | None, exclude: Iterable[str]) -> None:
-        for name, patterns in (("protect", protect), ("exclude", exclude)):
-            if isinstance(patterns, str):
-                raise TypeError(f'{name} takes a list of patterns: write {name}=["{patterns}"].')
-        self.protect = None if protect is None else list(protect)
-        self.exclude = list(exclude)
-
-    def __contains__(self, name: str) -> bool:
-        pieces = name.split(".")
-        lineage = [".".join(pieces[: depth + 1]) for depth in range(len(pieces))]
-
-        def covered(patterns: list[str]) -> bool:
-            return any(fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
-
-        return (self.protect is None or covered(self.protect)) and not covered(self.exclude)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -61,14 +42,27 @@ def clean(name: str) -> str:
 class Protection:
     """Decides what happens to each trainable parameter of a model: it is protected, frozen after the first task, or free."""
 
-    def __init__(self, model: nn.Module, selection: Selection, *, bias: str, norm: str, unsupported: str) -> None:
-        self.model, self.selection, self.unsupported, self._bias = model, selection, unsupported, bias
+    def __init__(
+        self,
+        model: nn.Module,
+        protect: Iterable[str] | None = None,
+        exclude: Iterable[str] = (),
+        *,
+        bias: str = "augment",
+        norm: str = "free",
+        unsupported: str = "free",
+    ) -> None:
+        for option, patterns in (("protect", protect), ("exclude", exclude)):
+            if isinstance(patterns, str):
+                raise TypeError(f'{option} takes a list of patterns: write {option}=["{patterns}"].')
+        self.protect, self.exclude = None if protect is None else list(protect), list(exclude)
+        self.model, self.unsupported, self._bias = unwrap(model), unsupported, bias
         self.weights: list[ProtectedWeight] = []
         self.frozen: dict[str, Tensor] = {}
         self.norms: dict[str, nn.Module] = {}  # their running statistics are frozen, too
         self.free: dict[str, Tensor] = {}
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in self.named_parameters().items()}
-        self._modules = {clean(name): module for name, module in model.named_modules()}
+        self._modules = {clean(name): module for name, module in self.model.named_modules()}
         self._check_names()
         self._group(self._find_views(norm))
         self._settle_others()
@@ -76,6 +70,15 @@ class Protection:
             raise UnsupportedError(
                 "There is nothing to protect: protect/exclude select no trainable layer of this model that has a rule."
             )
+
+    def selects(self, name: str) -> bool:
+        """Whether the patterns select a name. A pattern covers everything below a name, too."""
+        lineage = list(accumulate(name.split("."), "{}.{}".format))
+        chosen, excluded = (
+            any(fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
+            for patterns in (self.protect or [], self.exclude)
+        )
+        return (self.protect is None or chosen) and not excluded
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -87,10 +90,9 @@ class Protection:
         return {clean(name): parameter for name, parameter in self.model.named_parameters()}
 
     def _check_names(self) -> None:
-        model = self.model
-        tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        known = [*filter(None, self._modules), *(clean(name) for name, _ in tensors)]
-        for pattern in [*(self.selection.protect or []), *self.selection.exclude]:
+        named = [self.model.named_parameters(remove_duplicate=False), self.model.named_buffers(remove_duplicate=False)]
+        known = [*filter(None, self._modules), *(clean(name) for tensors in named for name, _ in tensors)]
+        for pattern in [*(self.protect or []), *self.exclude]:
             check_matches(pattern, known, f"The pattern {pattern!r} matches nothing in the model.")
         if lazy := [name for p, name in self._names.items() if isinstance(p, UninitializedParameter)]:
             raise UnsupportedError(
@@ -103,9 +105,9 @@ class Protection:
         for name, module in self._modules.items():
             # Two modules may share a weight, and a pattern may select it under one of its names only.
             own = module.named_parameters(prefix=name, recurse=has_rule(module), remove_duplicate=False)
-            selected = {p: n for n, p in own if p.requires_grad and clean(n) in self.selection}
+            selected = {p: n for n, p in own if p.requires_grad and self.selects(clean(n))}
             if is_norm(module) and not has_rule(module):
-                if norm == "freeze" and (selected or not name or name in self.selection):
+                if norm == "freeze" and (selected or not name or self.selects(name)):
                     self.norms[name or ROOT] = module
                 fate = self.frozen if norm == "freeze" else self.free
                 fate.update({self._names[p]: p for p in selected})
@@ -152,7 +154,7 @@ class Protection:
         name = self._names.get(bias.parameter)
         if name is None or not bias.parameter.requires_grad:
             return False
-        if name not in self.selection or self._bias == "free":
+        if not self.selects(name) or self._bias == "free":
             self.free[name] = bias.parameter
         elif self._bias == "freeze" or two_sided:
             # A weight that is seen from two sides cannot share either constraint with a bias.
@@ -166,7 +168,7 @@ class Protection:
         settled = {*self.parameters, *self.free.values()}
         for name, module in self._modules.items():
             for full, parameter in module.named_parameters(prefix=name, recurse=False, remove_duplicate=False):
-                if parameter not in settled and parameter.requires_grad and full in self.selection:
+                if parameter not in settled and parameter.requires_grad and self.selects(full):
                     settled.add(parameter)
                     if self.unsupported == "error":
                         raise UnsupportedError(_why_unsupported(full, module))

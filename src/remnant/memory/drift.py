@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .discovery import Protection, Selection, unwrap
+from .discovery import Protection, unwrap
 from .precision import full_precision
 from .protected import ProtectedWeight
 from .record.recorder import record_rows
@@ -77,7 +77,7 @@ def activation_drift(
     # Copies with today's memory layout, so that equal numbers are computed in the same way.
     then = {name: torch.empty_like(tensor).copy_(before[name]) for name, tensor in now.items() if name in before}
     anchors = {now[name]: tensor for name, tensor in then.items()}
-    found = Protection(model, Selection(None, ()), bias="augment", norm="free", unsupported="free").weights
+    found = Protection(model).weights
     weights = [weight for weight in found if layers is None or weight.name in layers]
     histograms: dict[str, Histogram] = {}
 

@@ -13,7 +13,7 @@ from .attachment import Attachment, Constraint
 from .audit import preconditions as checks
 from .audit.probe import Probe
 from .audit.state import Buffers
-from .discovery import Protection, Selection, unwrap
+from .discovery import Protection
 from .record import consolidation, recorder
 from .record.recorder import Forward
 from .report import LayerReport, LeakError, MemoryReport, Verification
@@ -80,12 +80,12 @@ class GPM:
         for option, value in options.items():
             if value not in CHOICES[option]:
                 raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, CHOICES[option]))}.")
-        self._model = unwrap(model)
-        selection, parsed = Selection(protect, exclude), parse_threshold(threshold)
-        self._protection = Protection(self._model, selection, bias=bias, norm=norm, unsupported=unsupported)
+        parsed = parse_threshold(threshold)
+        self._protection = Protection(model, protect, exclude, bias=bias, norm=norm, unsupported=unsupported)
+        self._model = self._protection.model
         self._threshold = parsed.for_layers([weight.name for weight in self._protection.weights])
         self._rank_rule, self._unsupported = rank_rule, unsupported
-        patterns = {"protect": selection.protect, "exclude": selection.exclude}
+        patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
         self._settings = {"threshold": parsed.setting, **patterns, **options}
         self._tasks = 0
         self._constraint = Constraint(self._protection)
@@ -176,13 +176,12 @@ class GPM:
         weights = self._protection.weights
         thresholds = {weight.name: self._threshold(weight.name, self._tasks) for weight in weights}
         probe = Probe(self._protection, forward or recorder.call)
-        grams = consolidation.gather(
-            self._protection, batches, self._tasks, samples, layer_samples, forward=probe.remembering
-        )
+        counts = (samples, layer_samples or {})
+        grams = consolidation.gather(self._protection, batches, self._tasks, *counts, forward=probe.remembering)
         uncovered = {} if self._unsupported == "free" else probe.uncovered()
         fixed = uncovered if self._unsupported == "freeze" else {}
-        checks.refuse_unseen([weight for weight in weights if weight not in fixed], grams, self._constraint.stepped)
-        checks.refuse_uncovered(uncovered if self._unsupported == "error" else {})
+        refused = uncovered if self._unsupported == "error" else {}
+        checks.refuse([weight for weight in weights if weight not in fixed], grams, self._constraint.stepped, refused)
         moving = self._buffers.moving(probe)
         grown = consolidation.grow(weights, grams, thresholds, self._rank_rule, fixed)
         full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]

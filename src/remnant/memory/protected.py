@@ -74,17 +74,22 @@ class ProtectedWeight:
             return  # `restore` is exact without it, and handles sparse gradients
         tensors = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, grads, strict=True)]
         with without_autocast(self.view.weight.device):
-            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack))
+            self._project(tensors)
 
     def project_among(self, gradients: dict[Tensor, Tensor]) -> None:
         """The same for gradients in a dict instead of `.grad`."""
         if self.biases:
-            tensors = [gradients[p] if p in gradients else torch.zeros_like(p) for p in self.parameters]
-            self._change(tensors, lambda stack: self._stack_projection(stack).remove_(stack))
+            self._project([gradients[p] if p in gradients else torch.zeros_like(p) for p in self.parameters])
         elif (gradient := gradients.get(self.view.weight)) is not None:
-            stack = self._stack([gradient], self._channels_last)
-            remaining = self.view.tensor(self._stack_projection(stack).remove(stack), channels_last=self._channels_last)
-            gradients[self.view.weight] = remaining.to(gradient.dtype)
+            stack = self._stack([gradient])
+            remaining = self._stack_projection(stack).remove(stack)
+            gradients[self.view.weight] = self.view.tensor(remaining, channels_last=self._channels_last).to(
+                gradient.dtype
+            )
+
+    def _project(self, tensors: list[Tensor]) -> None:
+        stack = self._stack(tensors)
+        self._write(tensors, self._stack_projection(stack).remove_(stack))
 
     def moved_along_gradient(self, stepped: set[Tensor]) -> bool:
         """Whether a step of these parameters along their gradients moves the weight and all its biases together."""
@@ -96,22 +101,23 @@ class ProtectedWeight:
         The difference to W₀ makes rounding relative to what the task has learnt; W₀·M would make it relative to W.
         """
 
-        def put_back(stack: Tensor) -> Tensor:
-            projection = self._stack_projection(stack, hard=True)
-            with full_precision(stack.device):
-                start = self._stack([anchors[p] for p in self.parameters], self._channels_last)
-                return projection.restore_(stack, start.to(stack.dtype))
+        stack = self._stack(self.parameters)
+        projection = self._stack_projection(stack, hard=True)
+        with full_precision(stack.device):
+            start = self._start(anchors).to(stack.dtype)
+            self._write(self.parameters, projection.restore_(stack, start))
 
-        self._change(self.parameters, put_back)
+    def _start(self, anchors: Anchors, *, by_rows: bool = False) -> Tensor:
+        return self._stack([anchors[p] for p in self.parameters], by_rows=by_rows)
 
     def difference(self, anchors: Anchors) -> Tensor:
-        """The stack of W − W₀."""
-        return self._stack(self.parameters) - self._stack([anchors[p] for p in self.parameters])
+        """The stack of W − W₀, with its inputs in the order of the rows."""
+        return self._stack(self.parameters, by_rows=True) - self._start(anchors, by_rows=True)
 
     def check(self, anchors: Anchors, gram: Tensor | None) -> LayerCheck:
         """Measures the leak ‖(W − W₀)·M‖ / ‖W − W₀‖, and with the Gram matrix of an old task's rows the drift."""
-        now = self._stack(self.parameters, self._channels_last)
-        change = now - self._stack([anchors[p] for p in self.parameters], self._channels_last)
+        now = self._stack(self.parameters)
+        change = now - self._start(anchors)
         if not (moved := float(change.norm())):
             return LayerCheck(self.name, 0.0, 0.0, None if gram is None else 0.0)
         with full_precision(change.device):
@@ -123,15 +129,15 @@ class ProtectedWeight:
     def _drift(self, anchors: Anchors, gram: Tensor) -> float:
         """‖ΔW·X‖ / ‖W₀·X‖ from the Gram matrix G alone: ‖ΔW·X‖² = tr(ΔW·G·ΔWᵀ)."""
         energies = []
-        for stack in (self.difference(anchors).to(gram), self._stack([anchors[p] for p in self.parameters]).to(gram)):
-            product = stack * gram if self.view.one_hot else stack @ gram
-            energies.append(float((product * stack).sum().clamp(min=0)))
+        for stack in (self.difference(anchors), self._start(anchors, by_rows=True)):
+            x = stack.to(gram)
+            energies.append(float(((x * gram if self.view.one_hot else x @ gram) * x).sum().clamp(min=0)))
         return (energies[0] / energies[1]) ** 0.5 if energies[1] else 0.0
 
     def change_among(self, tensors: dict[Tensor, Tensor], change: Callable[[Tensor], Tensor]) -> None:
-        """Runs `change` on the stack of the tensors that belong to the parameters, in place."""
+        """Replaces the tensors that belong to the parameters by what `change` makes of their stack."""
         own = [tensors[p] for p in self.parameters]
-        self._write(own, change(self._stack(own)))
+        self._write(own, change(self._stack(own, by_rows=True)), by_rows=True)
 
     def _stack_projection(self, stack: Tensor, *, hard: bool = False) -> Projection:
         return self.projection(self.view.outputs, stack.dtype, stack.device, hard, self._channels_last)
@@ -155,25 +161,28 @@ class ProtectedWeight:
     def _channels_last(self) -> bool:
         return not self.biases and self.view.channels_last  # with biases, the stack is a copy in any case
 
-    def _stack(self, tensors: list[Tensor], channels_last: bool = False) -> Tensor:
-        """The stack of tensors shaped like the parameters, in at least float32; a view of the first where possible."""
+    def _stack(self, tensors: list[Tensor], *, by_rows: bool = False) -> Tensor:
+        """The stack of tensors shaped like the parameters, in at least float32; a view of the first where possible.
+
+        Its inputs have the order of the weight's memory, or that of the recorded rows.
+        """
         weight, *biases = (tensor.detach() for tensor in tensors)
-        stack = self.view.matrix(weight, channels_last=channels_last)
+        stack = self.view.matrix(weight, channels_last=self._channels_last and not by_rows)
         if biases:
             groups, outputs = stack.shape[:2]
             parts = [bias.part_of(b).reshape(groups, outputs, 1) for b, bias in zip(biases, self.biases, strict=True)]
             stack = torch.cat([stack, *parts], dim=2)
         return stack.to(torch.promote_types(stack.dtype, torch.float32))
 
-    def _change(self, tensors: list[Tensor], change: Callable[[Tensor], Tensor]) -> None:
-        """Runs `change` (in place) on the stack of these tensors and writes the result back into them."""
-        stack = self._stack(tensors, self._channels_last)
-        change(stack)
-        if stack.untyped_storage().data_ptr() != tensors[0].untyped_storage().data_ptr():  # not a view of the weight
-            self._write(tensors, stack, self._channels_last)
-
-    def _write(self, tensors: list[Tensor], stack: Tensor, channels_last: bool = False) -> None:
+    def _write(self, tensors: list[Tensor], stack: Tensor, *, by_rows: bool = False) -> None:
+        """Writes a stack back into the tensors, unless it is a view of them."""
         weight, *biases = (tensor.detach() for tensor in tensors)
-        weight.copy_(self.view.tensor(stack[:, :, : self.view.inputs], channels_last=channels_last))
+        if stack.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr():
+            return
+        matrix = stack[:, :, : self.view.inputs]
+        weight.copy_(self.view.tensor(matrix, channels_last=self._channels_last and not by_rows))
         for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=self.view.inputs):
             bias.part_of(tensor).copy_(stack[:, :, column].reshape(-1))
+
+
+Weights = list[ProtectedWeight]

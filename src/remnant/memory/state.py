@@ -84,9 +84,8 @@ def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> N
     """Compares all sizes in the state with those here. Once a task is remembered, nothing may be missing."""
     layers = {w.name: [subspace.capacity for subspace in w.subspaces] for w in memory._protection.weights}
     parameters = memory._protection.named_parameters()
-    kept = {
-        name: parameter for name, parameter in parameters.items() if parameter in set(memory._protection.parameters)
-    }
+    protected = set(memory._protection.parameters)
+    kept = {name: parameter for name, parameter in parameters.items() if parameter in protected}
     norms = memory._buffers.of_norms()
     here = _sizes(layers, parameters, {**memory._buffers.others(), **norms})
     saved_layers = {name: layer["capacities"] for name, layer in saved["layers"].items()}

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..discovery import Protection
-from ..protected import ProtectedWeight
+from ..protected import ProtectedWeight, Weights
 from ..record.recorder import ConsolidationError, Grams
 from ..report import Verification
 
@@ -60,22 +60,20 @@ def check_optimizer(optimizer: Optimizer, protection: Protection) -> None:
         )
     new = trained - protected - set(protection.free.values())
     for name, parameter in protection.named_parameters().items():
-        if parameter in new and parameter.requires_grad and name in protection.selection:
+        if parameter in new and parameter.requires_grad and protection.selects(name):
             raise ValueError(
                 f"{name!r} did not exist or did not train when the memory was made, so it is not protected. Exclude it by "
                 "a pattern (new heads may be added under it at any time), or make a new memory."
             )
 
 
-def refuse_unseen(weights: list[ProtectedWeight], grams: Grams, stepped: Collection[Tensor]) -> None:
-    """Refuses a trained layer without inputs. An untrained one is unused in this task and has nothing to remember."""
+def refuse(
+    weights: Weights, grams: Grams, stepped: Collection[Tensor], uncovered: Mapping[ProtectedWeight, float]
+) -> None:
+    """Refuses weights with uncovered uses, and trained ones without inputs; an untrained one is unused in this task."""
     unseen = [weight for weight in weights if not grams[weight.name].count]
-    trained = [repr(weight.name) for weight in unseen if any(parameter in stepped for parameter in weight.parameters)]
-    if trained:
+    if trained := [repr(weight.name) for weight in unseen if any(p in stepped for p in weight.parameters)]:
         raise ConsolidationError(UNSEEN.format(", ".join(trained)))
-
-
-def refuse_uncovered(uncovered: Mapping[ProtectedWeight, float]) -> None:
     if uncovered:
         named = [f"{w.name!r} ({type(w.sites[0].module).__name__}, {by:.1%})" for w, by in uncovered.items()]
         raise ConsolidationError(UNCOVERED.format(", ".join(named)))

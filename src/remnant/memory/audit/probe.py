@@ -6,7 +6,7 @@ something else than the rule says reads a weight, and moving the weights one by 
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..discovery import Protection, clean
 from ..precision import full_precision
-from ..protected import ProtectedWeight
+from ..protected import ProtectedWeight, Weights
 from ..record.consolidation import summed
 from ..record.recorder import Forward, eager_eval, map_tensors, record_rows, tensors_in
 
@@ -23,8 +23,6 @@ EXAMPLES = 4  # few rows leave most directions free to change
 SIZE = 0.1  # the change, relative to each parameter's RMS
 NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
 ROUNDINGS, NARROW_ROUNDINGS = 300, 4  # allowed change of the outputs in units of eps; bf16 and fp16 round ΔW itself
-
-Weights = list[ProtectedWeight]
 
 
 class Probe:
@@ -35,7 +33,10 @@ class Probe:
 
     def __init__(self, protection: Protection, forward: Forward) -> None:
         self._model, self._forward = protection.model, forward
-        self._weights = _testable_weights(protection)
+        named = self._model.named_parameters(remove_duplicate=False)
+        excluded = {parameter for name, parameter in named if not protection.selects(clean(name))}
+        moving = [weight for weight in protection.weights if any(p.requires_grad for p in weight.parameters)]
+        self._weights = [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
         self._device = next(self._model.parameters()).device
         self._batch: Any = None
         self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in self._weights), default=0.0)
@@ -44,7 +45,7 @@ class Probe:
     def remembering(self, model: nn.Module, batch: Any) -> object:
         """Calls the model, and keeps the first examples of the first batch."""
         if self._batch is None:
-            self._batch = _first_examples(batch, EXAMPLES)
+            self._batch = _first_examples(batch)
         return self._forward(model, batch)
 
     @torch.no_grad()
@@ -54,9 +55,10 @@ class Probe:
         untested, few = self._weights, self._batch
         with eager_eval(self._model), full_precision(self._device):
             # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
-            for batch in (few, _first_examples(few, 1), _geometric(few), _blank(few)):
+            simplifications: Any = (lambda batch: batch, partial(_first_examples, count=1), _geometric, _blank)
+            for simpler in simplifications:
                 if untested and few is not None and not found and not self.inconclusive:
-                    found, untested = self._test(batch, untested)
+                    found, untested = self._test(simpler(few), untested)
         counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
         return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
 
@@ -130,36 +132,21 @@ class Probe:
     def _outer_outputs(self) -> Iterator[list[Any]]:
         """Collects what modules return to code outside the model."""
         outputs: list[Any] = []
-        depth = 0
-
-        def before(*_: Any) -> None:
-            nonlocal depth
-            depth += 1
+        running: list[nn.Module] = []
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
-            nonlocal depth
-            depth -= 1
-            if depth == 0:
+            running.pop()
+            if not running:
                 outputs.append(output)
             kinds = {x.dtype for x in tensors_in(output) if x.is_floating_point()}
             self._eps = max([self._eps, *(torch.finfo(kind).eps for kind in kinds)])
 
-        modules = [module for module in self._model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-        hooks = [module.register_forward_pre_hook(before) for module in modules]
-        hooks += [module.register_forward_hook(after, always_call=True) for module in modules]
-        try:
+        with ExitStack() as stack:
+            for module in self._model.modules():
+                if not isinstance(module, torch.jit.ScriptModule):
+                    stack.callback(module.register_forward_pre_hook(lambda called, _: running.append(called)).remove)
+                    stack.callback(module.register_forward_hook(after, always_call=True).remove)
             yield outputs
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-
-def _testable_weights(protection: Protection) -> list[ProtectedWeight]:
-    """The weights that can move, without those under another name that the user excluded."""
-    named = protection.model.named_parameters(remove_duplicate=False)
-    excluded = {parameter for name, parameter in named if clean(name) not in protection.selection}
-    moving = [weight for weight in protection.weights if any(p.requires_grad for p in weight.parameters)]
-    return [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
 
 
 def _append_copy(rows: list[Tensor], more: Tensor) -> None:
@@ -201,7 +188,7 @@ def change_of(before: list[Tensor], after: list[Tensor]) -> float:
     return max(changes)
 
 
-def _first_examples(batch: Any, count: int) -> Any:
+def _first_examples(batch: Any, count: int = EXAMPLES) -> Any:
     size = next((len(x) for x in tensors_in(batch) if x.ndim), 0)
     return map_tensors(batch, lambda x: (x[:count] if x.ndim and len(x) == size else x).clone())
 

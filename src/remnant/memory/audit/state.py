@@ -44,7 +44,7 @@ class Buffers:
             for buffer, tensor in module.named_buffers(recurse=False)
             if tensor.is_floating_point() and buffer not in getattr(module, "_non_persistent_buffers_set", ())
         }
-        return {name: tensor for name, tensor in found.items() if name in self._protection.selection}
+        return {name: tensor for name, tensor in found.items() if self._protection.selects(name)}
 
     def moving(self, probe: Probe) -> list[str]:
         """Buffers that training has changed and that move the outputs: a later task will change them too."""

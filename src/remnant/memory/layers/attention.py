@@ -65,10 +65,6 @@ def _joined_heads(
     identity = torch.eye(layer.embed_dim, dtype=query.dtype, device=query.device)
     vars(twin)["out_proj"] = SimpleNamespace(weight=identity, bias=None)
     # With need_weights, masks are added as in training, and not fused.
-    masks = {
-        "key_padding_mask": key_padding_mask,
-        "attn_mask": attn_mask,
-        "is_causal": is_causal and attn_mask is not None,
-    }
-    output: Tensor = twin.forward(query, key, value, need_weights=True, **masks)[0]  # type: ignore[arg-type]
+    causal = is_causal and attn_mask is not None
+    output: Tensor = twin.forward(query, key, value, key_padding_mask, True, attn_mask, is_causal=causal)[0]
     return output.transpose(0, 1) if layer.batch_first and output.ndim == 3 else output

@@ -54,14 +54,10 @@ def _conv_transpose_rows(
     x = input if input.ndim == dims + 2 else input.unsqueeze(0)
     geometry = list(zip(layer.kernel_size, layer.stride, layer.dilation, cast(Numbers, layer.padding), strict=True))
     extra = list(layer.output_padding)
+    stuffed = x.new_zeros(*x.shape[:2], *((n - 1) * s + 1 for n, s in zip(x.shape[2:], layer.stride, strict=True)))
     if output_size is not None:
-        smallest = [
-            (n - 1) * s - 2 * p + d * (k - 1) + 1 for n, (k, s, d, p) in zip(x.shape[2:], geometry, strict=True)
-        ]
+        smallest = [n - 2 * p + d * (k - 1) for n, (k, _, d, p) in zip(stuffed.shape[2:], geometry, strict=True)]
         extra = [int(want) - small for want, small in zip(list(output_size)[-dims:], smallest, strict=True)]
-    stuffed = x.new_zeros(
-        *x.shape[:2], *((n - 1) * s + 1 for n, (_, s, _, _) in zip(x.shape[2:], geometry, strict=True))
-    )
     stuffed[tuple(slice(None, None, s) for s in (1, 1, *layer.stride))] = x
     sides: list[int] = []
     for (k, _, d, p), more in zip(reversed(geometry), reversed(extra), strict=True):

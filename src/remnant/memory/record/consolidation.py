@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..discovery import Protection
-from ..protected import ProtectedWeight
+from ..protected import ProtectedWeight, Weights
 from ..subspace import Subspace
 from ..threshold import by_layer
 from . import recorder
@@ -18,15 +18,9 @@ Grown = list[tuple[ProtectedWeight, list[Subspace], int]]  # weight, its new sub
 
 
 def gather(
-    protection: Protection,
-    batches: Any,
-    task: int,
-    samples: int | None,
-    layer_samples: Examples | None,
-    forward: Forward,
+    protection: Protection, batches: Any, task: int, samples: int | None, layer_samples: Examples, forward: Forward
 ) -> Grams:
     """Records the Gram matrix of every weight's inputs over a task's batches, summed over all processes (lines 14–16)."""
-    layer_samples = layer_samples or {}
     options = {"samples": samples, **{f"layer_samples[{name!r}]": count for name, count in layer_samples.items()}}
     for option, value in options.items():
         if value is not None and (not isinstance(value, int) or value < 1):
@@ -73,11 +67,7 @@ def _check_rows(grams: Grams) -> None:
 
 
 def grow(
-    weights: list[ProtectedWeight],
-    grams: Grams,
-    thresholds: Mapping[str, float],
-    rule: str,
-    fixed: Collection[ProtectedWeight],
+    weights: Weights, grams: Grams, thresholds: Mapping[str, float], rule: str, fixed: Collection[ProtectedWeight]
 ) -> Grown:
     """Returns grown copies of all subspaces (lines 17–21), the same in all processes; those of `fixed` weights are full."""
     grown: Grown = []
@@ -88,7 +78,12 @@ def grow(
                 count += subspace.fill()
             else:
                 count += subspace.grow(grams[weight.name].energy(group), thresholds[weight.name], rule)
-            _make_identical(subspace)
+            if (
+                world()[1] > 1
+            ):  # different hardware may round an eigenvector differently: all take the directions of rank 0
+                shared = [{name: tensor.cpu() for name, tensor in subspace.state().items()}]
+                dist.broadcast_object_list(shared, src=0, device=_shared_device())
+                subspace.load(shared[0])
         grown.append((weight, subspaces, count))
     return grown
 
@@ -107,14 +102,6 @@ def summed(tensor: Tensor) -> Tensor:
     shared = tensor.to(_shared_device()).contiguous()
     dist.all_reduce(shared)
     return shared.to(tensor.device)
-
-
-def _make_identical(subspace: Subspace) -> None:
-    """Gives all processes the directions of rank 0: different hardware may round an eigenvector differently."""
-    if world()[1] > 1:
-        shared = [{name: tensor.cpu() for name, tensor in subspace.state().items()}]
-        dist.broadcast_object_list(shared, src=0, device=_shared_device())
-        subspace.load(shared[0])
 
 
 def _shared_device() -> torch.device:

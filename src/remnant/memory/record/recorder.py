@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from remnant.errors import UserError
 
 from ..gram import Counts, Gram
-from ..protected import ProtectedWeight, Site
+from ..protected import ProtectedWeight, Site, Weights
 
 Forward = Callable[[nn.Module, Any], object]
 Grams = dict[str, Gram | Counts]
 # Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices.
 RowSink = Callable[[Tensor], None]
+Sinks = Mapping[ProtectedWeight, RowSink]
 Examples = Mapping[str, int]  # weight → how many examples of each batch to read, the first ones; all by default
 
 
@@ -29,11 +30,7 @@ class ConsolidationError(UserError, RuntimeError):
 
 
 def record(
-    model: nn.Module,
-    weights: list[ProtectedWeight],
-    batches: Iterable[Any],
-    forward: Forward,
-    examples: Examples | None = None,
+    model: nn.Module, weights: Weights, batches: Iterable[Any], forward: Forward, examples: Examples | None = None
 ) -> tuple[Grams, int]:
     """Returns the Gram matrix of every weight's inputs, and the number of batches. See `record_rows`."""
     grams: Grams = {}
@@ -44,11 +41,7 @@ def record(
 
 
 def record_rows(
-    model: nn.Module,
-    sinks: Mapping[ProtectedWeight, RowSink],
-    batches: Iterable[Any],
-    forward: Forward,
-    examples: Examples | None = None,
+    model: nn.Module, sinks: Sinks, batches: Iterable[Any], forward: Forward, examples: Examples | None = None
 ) -> int:
     """Passes the rows that each weight multiplies to its sink, with the model in eval mode; returns the number of batches."""
     device = next(model.parameters()).device
