@@ -183,7 +183,7 @@ class StepProjector:
         self._through_inputs = set(chosen)
         try:
             for layer, weight in zip(layers, chosen, strict=True):
-                projection = weight.projection(rows, weight.view.weight.dtype, weight.view.weight.device)
+                projection = weight.projection(weight.view.weight, rows=rows)
                 layer.forward = lambda x, w=layer.weight, p=projection: _ProjectedLinear.apply(x, w, p)  # type: ignore
             yield
         finally:

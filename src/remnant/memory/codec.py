@@ -55,9 +55,7 @@ def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > LONGEST_HEADER:
-        raise ValueError(
-            f"Everything but the tensors takes {len(text):,} bytes, and may take {LONGEST_HEADER:,}: use tensors."
-        )
+        raise ValueError(f"All but the tensors takes {len(text):,} bytes and may take {LONGEST_HEADER:,}: use tensors.")
     return [len(text).to_bytes(8, "little"), text, *pieces]
 
 

@@ -67,9 +67,7 @@ class Protection:
         self._group(self._find_views(norm))
         self._settle_others()
         if not self.weights:
-            raise UnsupportedError(
-                "There is nothing to protect: protect/exclude select no trainable layer of this model that has a rule."
-            )
+            raise UnsupportedError("There is nothing to protect: protect/exclude leave no trainable layer with a rule.")
 
     def selects(self, name: str) -> bool:
         """Whether the patterns select a name. A pattern covers everything below a name, too."""
@@ -95,9 +93,7 @@ class Protection:
         for pattern in [*(self.protect or []), *self.exclude]:
             check_matches(pattern, known, f"The pattern {pattern!r} matches nothing in the model.")
         if lazy := [name for p, name in self._names.items() if isinstance(p, UninitializedParameter)]:
-            raise UnsupportedError(
-                f"{lazy[0]!r} has no shape yet (a lazy layer). Run one batch through the model first."
-            )
+            raise UnsupportedError(f"{lazy[0]!r} has no shape yet (a lazy layer). Run one batch through the model.")
 
     def _find_views(self, norm: str) -> list[NamedView]:
         """Returns the selected views of all layers, and freezes or frees normalisation layers, which have none."""
@@ -131,8 +127,9 @@ class Protection:
         for members in groups.values():
             name, _, first = members[0]
             both = sides[first.weight]
-            if len(both) > 2 or (len(both) == 2 and both[0].input_dims & both[1].input_dims):
-                continue  # two constraints that would undo each other: `unsupported` decides
+            disjoint = first.weight.ndim == 2 and {view.output_dim for view in both} == {0, 1}
+            if len(both) > 2 or (len(both) == 2 and not disjoint):
+                continue  # two constraints on the same inputs would undo each other: `unsupported` decides
             columns: dict[Bias, int] = {}
             sites = []
             for _, module, view in members:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .discovery import Protection, unwrap
+from .discovery import Protection
 from .precision import full_precision
 from .protected import ProtectedWeight
 from .record.recorder import record_rows
@@ -49,7 +49,7 @@ class Histogram:
 
     @property
     def counts(self) -> list[int]:
-        return [int(count) for count in self._counts]
+        return self._counts.tolist()
 
     @property
     def _width(self) -> float:
@@ -70,15 +70,15 @@ def activation_drift(
 
     `before` is the model's state_dict after task τ. Each batch of task τ's data is a tuple of arguments for the model.
     """
-    model = unwrap(model)
+    protection = Protection(model)
+    model = protection.model
     now = dict([*model.named_parameters(), *model.named_buffers()])
     if missing := [name for name, _ in model.named_parameters() if name not in before]:
         raise ValueError(f"`before` has no {missing[0]!r}: it must be a state_dict of this model.")
     # Copies with today's memory layout, so that equal numbers are computed in the same way.
     then = {name: torch.empty_like(tensor).copy_(before[name]) for name, tensor in now.items() if name in before}
     anchors = {now[name]: tensor for name, tensor in then.items()}
-    found = Protection(model).weights
-    weights = [weight for weight in found if layers is None or weight.name in layers]
+    weights = [weight for weight in protection.weights if layers is None or weight.name in layers]
     histograms: dict[str, Histogram] = {}
 
     def add(weight: ProtectedWeight, change: Tensor, rows: Tensor) -> None:

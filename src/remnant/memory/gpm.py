@@ -101,9 +101,8 @@ class GPM:
     @property
     def subspaces(self) -> Mapping[str, Subspace | list[Subspace]]:
         """Layer name → its subspace; for a grouped layer, a list with one per group."""
-        return MappingProxyType(
-            {w.name: w.subspaces[0] if len(w.subspaces) == 1 else list(w.subspaces) for w in self._protection.weights}
-        )
+        weights = self._protection.weights
+        return MappingProxyType({w.name: w.subspaces[0] if w.view.groups == 1 else w.subspaces[:] for w in weights})
 
     # --- while a task is learnt (Algorithm 1, lines 6–11) ---------------------------------------------------------
 
@@ -131,10 +130,7 @@ class GPM:
             self._buffers.release()
 
     def project(self) -> None:
-        """Removes the remembered directions from every `.grad` (Eq. 6–7), for a hand-written step.
-
-        It is exact for plain SGD; call `restore` after any other step.
-        """
+        """Removes the remembered directions from every `.grad` (Eq. 6–7), for a hand-written step; exact for plain SGD."""
         self._constraint.project()
 
     def restore(self) -> None:

@@ -82,27 +82,24 @@ class ProtectedWeight:
             self._project([gradients[p] if p in gradients else torch.zeros_like(p) for p in self.parameters])
         elif (gradient := gradients.get(self.view.weight)) is not None:
             stack = self._stack([gradient])
-            remaining = self._stack_projection(stack).remove(stack)
+            remaining = self.projection(stack).remove(stack)
             gradients[self.view.weight] = self.view.tensor(remaining, channels_last=self._channels_last).to(
                 gradient.dtype
             )
 
     def _project(self, tensors: list[Tensor]) -> None:
         stack = self._stack(tensors)
-        self._write(tensors, self._stack_projection(stack).remove_(stack))
+        self._write(tensors, self.projection(stack).remove_(stack))
 
     def moved_along_gradient(self, stepped: set[Tensor]) -> bool:
         """Whether a step of these parameters along their gradients moves the weight and all its biases together."""
         return all(p in stepped and p.grad is not None and not p.grad.is_sparse for p in self.parameters)
 
     def restore(self, anchors: Anchors) -> None:
-        """W ← W₀ + (W − W₀)·(I − M·Mᵀ), so that W·M = W₀·M after any optimizer's step.
-
-        The difference to W₀ makes rounding relative to what the task has learnt; W₀·M would make it relative to W.
-        """
-
+        """W ← W₀ + (W − W₀)·(I − M·Mᵀ), so that W·M = W₀·M after any optimizer's step."""
+        # The difference to W₀ makes rounding relative to what the task has learnt; W₀·M would make it relative to W.
         stack = self._stack(self.parameters)
-        projection = self._stack_projection(stack, hard=True)
+        projection = self.projection(stack, hard=True)
         with full_precision(stack.device):
             start = self._start(anchors).to(stack.dtype)
             self._write(self.parameters, projection.restore_(stack, start))
@@ -121,7 +118,7 @@ class ProtectedWeight:
         if not (moved := float(change.norm())):
             return LayerCheck(self.name, 0.0, 0.0, None if gram is None else 0.0)
         with full_precision(change.device):
-            inside = change - self._stack_projection(change, hard=True).remove(change)
+            inside = change - self.projection(change, hard=True).remove(change)
         rounding = torch.finfo(self.view.weight.dtype).eps * float(now.norm()) / moved
         drift = None if gram is None else self._drift(anchors, gram)
         return LayerCheck(self.name, float(inside.norm()) / moved, rounding, drift)
@@ -139,20 +136,17 @@ class ProtectedWeight:
         own = [tensors[p] for p in self.parameters]
         self._write(own, change(self._stack(own, by_rows=True)), by_rows=True)
 
-    def _stack_projection(self, stack: Tensor, *, hard: bool = False) -> Projection:
-        return self.projection(self.view.outputs, stack.dtype, stack.device, hard, self._channels_last)
-
-    def projection(
-        self, rows: int, dtype: torch.dtype, device: torch.device, hard: bool = False, channels_last: bool = False
-    ) -> Projection:
-        """The projection of matrices with that many rows, in the form that is cheapest for them."""
+    def projection(self, like: Tensor, *, rows: int | None = None, hard: bool = False) -> Projection:
+        """The cheapest projection of stacks, or of that many rows of input, in the type and on the device of `like`."""
         changes = sum(subspace.changes for subspace in self.subspaces)
         if changes != self._changes:  # a user may assign weights or grow a subspace between two steps
             self._projections, self._changes = {}, changes
-        key = (rows, dtype, device, channels_last, hard)
+        channels_last = rows is None and self._channels_last
+        key = (rows, like.dtype, like.device, channels_last, hard)
         if key not in self._projections:
             order = self.view.channels_last_order if channels_last else None
-            self._projections[key] = Projection(self.subspaces, rows, dtype, device, hard=hard, order=order)
+            height = rows or self.view.outputs
+            self._projections[key] = Projection(self.subspaces, height, like.dtype, like.device, hard=hard, order=order)
             if not hard and all(bool((s.weights >= 1).all()) for s in self.subspaces):
                 self._projections[*key[:-1], True] = self._projections[key]
         return self._projections[key]
@@ -162,10 +156,7 @@ class ProtectedWeight:
         return not self.biases and self.view.channels_last  # with biases, the stack is a copy in any case
 
     def _stack(self, tensors: list[Tensor], *, by_rows: bool = False) -> Tensor:
-        """The stack of tensors shaped like the parameters, in at least float32; a view of the first where possible.
-
-        Its inputs have the order of the weight's memory, or that of the recorded rows.
-        """
+        """The stack of such tensors, its inputs in the order of the weight's memory or of the rows; if possible a view."""
         weight, *biases = (tensor.detach() for tensor in tensors)
         stack = self.view.matrix(weight, channels_last=self._channels_last and not by_rows)
         if biases:

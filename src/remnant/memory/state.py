@@ -111,9 +111,7 @@ def _sizes(
 
 def save(memory: GPM, path: Path) -> None:
     if path.is_dir():
-        raise IsADirectoryError(
-            f"{path} is a folder. Name the file to write, for example {path / 'memory.safetensors'}."
-        )
+        raise IsADirectoryError(f"{path} is a folder. Name the file to write, as in {path / 'memory.safetensors'}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
     write_file(path, *codec.pack(collect(memory)))

@@ -50,9 +50,7 @@ class Threshold:
         layers = list(layers)
         values = by_layer(self.value, layers, "threshold")
         if missing := [layer for layer in layers if layer not in values]:
-            raise ValueError(
-                f"No threshold pattern matches layer {missing[0]!r}. Add one, or '*' for all other layers."
-            )
+            raise ValueError(f"No threshold pattern matches layer {missing[0]!r}. Add one, or '*' for all others.")
         return lambda layer, task: values[layer]
 
 

@@ -26,10 +26,7 @@ ROUNDINGS, NARROW_ROUNDINGS = 300, 4  # allowed change of the outputs in units o
 
 
 class Probe:
-    """Moves weights in directions that the rows of a few examples cannot see, and compares the model's outputs.
-
-    `remembering` is the forward function to record a task with. `inconclusive` is the reason if nothing could be tested.
-    """
+    """Moves weights in directions that the rows of a few examples cannot see, and compares the model's outputs."""
 
     def __init__(self, protection: Protection, forward: Forward) -> None:
         self._model, self._forward = protection.model, forward
@@ -40,10 +37,10 @@ class Probe:
         self._device = next(self._model.parameters()).device
         self._batch: Any = None
         self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in self._weights), default=0.0)
-        self.inconclusive = ""
+        self.inconclusive = ""  # the reason, if nothing could be tested
 
     def remembering(self, model: nn.Module, batch: Any) -> object:
-        """Calls the model, and keeps the first examples of the first batch."""
+        """The forward function to record a task with: it keeps the first examples of the first batch."""
         if self._batch is None:
             self._batch = _first_examples(batch)
         return self._forward(model, batch)

@@ -1,7 +1,4 @@
-"""Buffers, such as running means: no optimizer moves them, but old outputs depend on them.
-
-They cannot be projected. Instead, their module stays in eval mode, where it leaves its buffers alone.
-"""
+"""Buffers, such as running means. No optimizer moves them, so instead of a projection their module stays in eval mode."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -37,14 +34,14 @@ class Buffers:
         """The buffers of other modules; none with unsupported="free", which frees all that no rule covers."""
         if self._protection.unsupported == "free":
             return {}
-        found = {
-            ".".join(filter(None, (clean(raw), buffer))): tensor
+        return {
+            name: tensor
             for raw, module in self._model.named_modules()
             if not is_norm(module) or has_rule(module)
-            for buffer, tensor in module.named_buffers(recurse=False)
-            if tensor.is_floating_point() and buffer not in getattr(module, "_non_persistent_buffers_set", ())
+            for name, tensor in module.named_buffers(prefix=clean(raw), recurse=False)
+            if tensor.is_floating_point() and self._protection.selects(name)
+            if name.rpartition(".")[2] not in getattr(module, "_non_persistent_buffers_set", ())
         }
-        return {name: tensor for name, tensor in found.items() if self._protection.selects(name)}
 
     def moving(self, probe: Probe) -> list[str]:
         """Buffers that training has changed and that move the outputs: a later task will change them too."""
@@ -56,9 +53,8 @@ class Buffers:
         }
         matter: list[str] = []
         if changed and self._matter(probe, {now[name]: first for name, first in changed.items()}):
-            matter = [name for name, first in changed.items() if self._matter(probe, {now[name]: first})] or list(
-                changed
-            )
+            matter = [name for name, first in changed.items() if self._matter(probe, {now[name]: first})]
+            matter = matter or list(changed)  # together only
         self._harmless = (self._harmless | changed.keys()) - set(matter)
         return matter
 

@@ -1,6 +1,7 @@
 """Multi-head attention: query, key and value each see their own input, the output projection sees the joined heads."""
 
 from copy import copy
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,7 @@ from .registry import LayerView, built_in_rule
 
 @built_in_rule(nn.MultiheadAttention)
 def attention(layer: nn.MultiheadAttention) -> list[LayerView]:
-    def output_rows(*args: Any, **kwargs: Any) -> Tensor:
-        return _joined_heads(layer, *args, **kwargs).reshape(-1, layer.embed_dim)
-
+    output_rows = partial(_joined_heads, layer)
     output = LayerView(layer.out_proj.weight, output_rows, bias=layer.out_proj.bias, part="out_proj")
     if layer.in_proj_weight is not None:
         return [_packed_inputs(layer), output]
@@ -67,4 +66,5 @@ def _joined_heads(
     # With need_weights, masks are added as in training, and not fused.
     causal = is_causal and attn_mask is not None
     output: Tensor = twin.forward(query, key, value, key_padding_mask, True, attn_mask, is_causal=causal)[0]
-    return output.transpose(0, 1) if layer.batch_first and output.ndim == 3 else output
+    output = output.transpose(0, 1) if layer.batch_first and output.ndim == 3 else output
+    return output.reshape(-1, layer.embed_dim)

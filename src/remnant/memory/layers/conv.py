@@ -25,7 +25,7 @@ def conv(layer: Conv) -> LayerView:
 
 @built_in_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 def conv_transpose(layer: ConvTranspose) -> LayerView:
-    return LayerView(layer.weight, partial(_conv_transpose_rows, layer), layer.bias, groups=layer.groups, output_dim=1)
+    return LayerView(layer.weight, partial(_transpose_rows, layer), layer.bias, groups=layer.groups, output_dim=1)
 
 
 def _conv_rows(layer: Conv, input: Tensor) -> Iterator[Tensor]:
@@ -39,16 +39,12 @@ def _conv_rows(layer: Conv, input: Tensor) -> Iterator[Tensor]:
         sides = [side for span in reversed(spans) for side in (span // 2, span - span // 2)]
     else:
         sides = [p for p in reversed(cast(Numbers, layer.padding)) for _ in (0, 1)]
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     if any(sides):
-        x = F.pad(x, sides, mode=mode)
-    windows = _windows(x, layer.kernel_size, layer.stride, layer.dilation)
-    yield from _rows(windows, layer.groups, dims)
+        x = F.pad(x, sides, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
+    yield from _rows(_windows(x, layer.kernel_size, layer.stride, layer.dilation), layer.groups, dims)
 
 
-def _conv_transpose_rows(
-    layer: ConvTranspose, input: Tensor, output_size: Sequence[int] | None = None
-) -> Iterator[Tensor]:
+def _transpose_rows(layer: ConvTranspose, input: Tensor, output_size: Sequence[int] | None = None) -> Iterator[Tensor]:
     """A transposed convolution is the convolution of the zero-stuffed input with the flipped filter."""
     dims = len(layer.kernel_size)
     x = input if input.ndim == dims + 2 else input.unsqueeze(0)

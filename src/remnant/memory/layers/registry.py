@@ -58,11 +58,6 @@ class LayerView:
         return self.weight.numel() // self.groups // self.outputs
 
     @property
-    def input_dims(self) -> set[int]:
-        """The dimensions of the weight that count inputs."""
-        return set(range(self.weight.ndim)) - {self.output_dim}
-
-    @property
     def channels_last(self) -> bool:
         """Whether the weight's memory has its channels last, so that its matrix is a view only in that order."""
         weight = self.weight
