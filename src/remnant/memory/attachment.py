@@ -131,10 +131,8 @@ class Attachment:
 
 
 def steps_along_gradient(optimizer: Optimizer) -> bool:
-    """Whether a step is one multiple of the projected gradient (plain SGD), so that only rounding must be restored.
-
-    A weight and its bias are projected together, so they need one learning rate. The rounding of narrower types would leak.
-    """
+    """Whether a step is one multiple of the projected gradient (plain SGD), so that only rounding must be restored."""
+    # A weight and its bias are projected together, so they need one learning rate. Narrower types' rounding would leak.
     exact = (torch.float32, torch.float64) if full_precision_is_set() else (torch.float64,)
     groups = optimizer.param_groups
     return (
@@ -178,17 +176,21 @@ class StepProjector:
 
         Run a forward pass, its backward pass and `project` inside the block; `project` then skips those layers.
         """
-        chosen = [weight for weight in self._weights if _is_cheaper_through_input(weight, rows)]
-        layers = [weight.sites[0].module for weight in chosen]
+        chosen: dict[ProtectedWeight, Any] = {}
+        for weight in self._weights:
+            layer, *others = (site.module for site in weight.sites)
+            plain = type(layer) is nn.Linear and layer.bias is None and "forward" not in vars(layer)
+            if plain and not others and weight.rank and rows < weight.view.outputs:
+                chosen[weight] = layer
         self._through_inputs = set(chosen)
         try:
-            for layer, weight in zip(layers, chosen, strict=True):
+            for weight, layer in chosen.items():
                 projection = weight.projection(weight.view.weight, rows=rows)
                 layer.forward = lambda x, w=layer.weight, p=projection: _ProjectedLinear.apply(x, w, p)  # type: ignore
             yield
         finally:
             self._through_inputs = set()
-            for layer in layers:
+            for layer in chosen.values():
                 vars(layer).pop("forward", None)
 
     def layer_projections(self) -> dict[str, Tensor]:
@@ -217,9 +219,3 @@ class _ProjectedLinear(torch.autograd.Function):
         rows = x.flatten(end_dim=-2)[None]
         gradient = delta.flatten(end_dim=-2).mT @ ctx.projection.remove(rows)[0] if needs_weight else None
         return delta @ weight if needs_x else None, gradient, None
-
-
-def _is_cheaper_through_input(weight: ProtectedWeight, rows: int) -> bool:
-    site, *others = weight.sites
-    plain = type(site.module) is nn.Linear and site.module.bias is None and "forward" not in vars(site.module)
-    return plain and not others and weight.rank > 0 and rows < weight.view.outputs

@@ -11,7 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from remnant.errors import UserError
 
-from .layers import LayerView, has_rule, is_norm, views_of
+from .layers import LayerView, is_norm, rule_of, views_of
 from .protected import Bias, ProtectedWeight, Site
 from .threshold import check_matches
 
@@ -100,9 +100,9 @@ class Protection:
         views: list[NamedView] = []
         for name, module in self._modules.items():
             # Two modules may share a weight, and a pattern may select it under one of its names only.
-            own = module.named_parameters(prefix=name, recurse=has_rule(module), remove_duplicate=False)
+            own = module.named_parameters(prefix=name, recurse=rule_of(module) is not None, remove_duplicate=False)
             selected = {p: n for n, p in own if p.requires_grad and self.selects(clean(n))}
-            if is_norm(module) and not has_rule(module):
+            if is_norm(module) and rule_of(module) is None:
                 if norm == "freeze" and (selected or not name or self.selects(name)):
                     self.norms[name or ROOT] = module
                 fate = self.frozen if norm == "freeze" else self.free
@@ -176,12 +176,12 @@ class Protection:
 def _why_unsupported(name: str, module: nn.Module) -> str:
     kind = type(module).__name__
     reason, remedy = "no rule covers it", f"exclude it by name, or register_layer({kind}, rule)"
-    if has_rule(module):
+    if rule_of(module) is not None:
+        remedy = "or exclude it by name"
         reason = (
             "the layer's weight is not a plain trainable parameter (it is parametrized, renormalised or fixed, or shared "
             "by layers that see it in ways that exclude each other)"
         )
-        remedy = "or exclude it by name"
     return (
         f"GPM cannot protect {name!r} (in a {kind}): {reason}, and left free it would forget. "
         f'Pass unsupported="freeze" to hold it fixed after the first task, unsupported="free" to accept that, {remedy}.'

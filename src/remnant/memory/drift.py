@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from math import isfinite, ldexp
+from math import isfinite
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +19,10 @@ SMALLEST = -20  # the finest range is ±2^SMALLEST; smaller values are rounding 
 
 
 class Histogram:
-    """Counts in 2·HALF equal bins over [−R, R), where R is the smallest power of two above every |value|.
-
-    All edges are multiples of a power of two, so the counts are exact and do not depend on the batches.
-    """
+    """Counts in 2·HALF equal bins over [−R, R), where R is the smallest power of two above every |value|."""
 
     def __init__(self) -> None:
-        self._exponent = SMALLEST
+        self._width = 2.0**SMALLEST / HALF  # a power of two, so the counts are exact and do not depend on the batches
         self._counts = torch.zeros(2 * HALF, dtype=torch.int64)
 
     def add(self, values: Tensor) -> None:
@@ -34,11 +31,11 @@ class Histogram:
         largest = float(values.abs().max())
         if not isfinite(largest):
             raise ValueError("a value is NaN or inf")
-        while largest >= ldexp(1.0, self._exponent):
+        while largest >= HALF * self._width:
             # Two neighbours become one bin of a range that is twice as wide.
             merged = self._counts.view(-1, 2).sum(dim=1)
             self._counts = F.pad(merged, (HALF // 2, HALF // 2))
-            self._exponent += 1
+            self._width *= 2
         # In float64, the division turns no value into zero.
         bins = (values.detach().flatten().double() / self._width).floor().long() + HALF
         self._counts += torch.bincount(bins, minlength=2 * HALF).cpu()
@@ -50,10 +47,6 @@ class Histogram:
     @property
     def counts(self) -> list[int]:
         return self._counts.tolist()
-
-    @property
-    def _width(self) -> float:
-        return ldexp(1.0, self._exponent) / HALF
 
 
 @torch.no_grad()

@@ -104,8 +104,6 @@ class GPM:
         weights = self._protection.weights
         return MappingProxyType({w.name: w.subspaces[0] if w.view.groups == 1 else w.subspaces[:] for w in weights})
 
-    # --- while a task is learnt (Algorithm 1, lines 6–11) ---------------------------------------------------------
-
     def attach(self, optimizer: Optimizer) -> Optimizer:
         """Makes every step of an optimizer keep W·M = W₀·M (line 9), and returns it. Attaching it again changes nothing.
 
@@ -142,8 +140,6 @@ class GPM:
         for attachment in self._attached:
             attachment.check()
 
-    # --- after a task (lines 13–22) -------------------------------------------------------------------------------
-
     def consolidate(
         self,
         batches: Any,
@@ -152,7 +148,7 @@ class GPM:
         layer_samples: Mapping[str, int] | None = None,
         forward: Forward | None = None,
     ) -> dict[str, int]:
-        """Remembers a task: streams its batches through the model and grows every layer's subspace (Eq. 5, 8, 9).
+        """Remembers a task: streams its batches through the model and grows all subspaces (lines 13–22; Eq. 5, 8, 9).
 
         Args:
             batches: A DataLoader or another series of batches, or one tensor or dict.
@@ -190,8 +186,6 @@ class GPM:
         self._buffers.begin_task(moving)
         return {weight.name: count for weight, _, count in grown}
 
-    # --- inspecting it --------------------------------------------------------------------------------------------
-
     def report(self) -> MemoryReport:
         """Returns how full the memory is: capacity, rank and directions per task of each layer, and how many tasks fit."""
         weights = self._protection.weights
@@ -227,18 +221,12 @@ class GPM:
     def _measure(self, tolerance: float, grams: recorder.Grams | None = None) -> Verification:
         return Verification((*self._constraint.checks(grams), *self._buffers.checks()), tolerance)
 
-    # --- saving it ------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that training needs to continue, except the weights: save those with the model."""
         return state.collect(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Replaces this memory by a saved one of the same model.
-
-        Raises:
-            StateError: If the state is damaged or belongs to another model. Nothing has changed then.
-        """
+        """Replaces this memory by a saved one of the same model; if it does not fit, raises StateError and changes nothing."""
         state.restore(self, saved)
 
     def save(self, path: str | Path) -> None:

@@ -34,10 +34,7 @@ def cheapest_form(outputs: int, inputs: int, rank: int, spare: int, device: str,
 
 
 class Projection:
-    """Computes what remains of x outside a stack of subspaces, in the cheapest form or in the given one.
-
-    `hard` removes only the directions of weight 1. `order` is that of the inputs in x, if it is not the subspaces'.
-    """
+    """Computes what remains of x outside a stack of subspaces, in the cheapest form or in the given one."""
 
     def __init__(
         self,
@@ -46,9 +43,9 @@ class Projection:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        hard: bool = False,
+        hard: bool = False,  # removes only the directions of weight 1
         form: str | None = None,
-        order: Tensor | None = None,
+        order: Tensor | None = None,  # of the inputs in x, if it is not that of the subspaces
     ) -> None:
         n, ranks = subspaces[0].capacity, [subspace.rank for subspace in subspaces]
         weights = [subspace.weights for subspace in subspaces]

@@ -12,6 +12,7 @@ from .projection import Projection
 from .report import LayerCheck
 from .subspace import AxisSubspace, Subspace
 
+Weights = list["ProtectedWeight"]
 Anchors = Mapping[Tensor, Tensor]  # parameter → its value W₀ at the start of the task
 
 
@@ -174,6 +175,3 @@ class ProtectedWeight:
         weight.copy_(self.view.tensor(matrix, channels_last=self._channels_last and not by_rows))
         for column, (bias, tensor) in enumerate(zip(self.biases, biases, strict=True), start=self.view.inputs):
             bias.part_of(tensor).copy_(stack[:, :, column].reshape(-1))
-
-
-Weights = list[ProtectedWeight]

@@ -148,18 +148,15 @@ class Verification:
         weights = [f"{x.name!r} ({x.leak:.2g})" for x in self.leaking if not x.buffer]
         buffers = [repr(x.name) for x in self.leaking if x.buffer]
         found = [(weights_message, weights), (BUFFERS_CHANGED, buffers)]
-        sentences = [text.format(names=", ".join(names), tolerance=self.tolerance) for text, names in found if names]
-        return " ".join(sentences)
+        return " ".join(text.format(names=", ".join(names), tolerance=self.tolerance) for text, names in found if names)
 
     def __str__(self) -> str:
         if not self.layers:
             return "No task is remembered yet, so nothing could have moved."
         width = max(5, *(len(x.name) for x in self.layers))
-        lines = [f"{'layer':<{width}}  leak      drift"]
-        for x in self.layers:
-            drift = "–" if x.drift is None else f"{x.drift:.1e}"
-            lines.append(f"{x.name:<{width}}  {x.leak:.1e}   {drift}")
-        return "\n".join(lines)
+        drifts = ["–" if x.drift is None else f"{x.drift:.1e}" for x in self.layers]
+        rows = [f"{x.name:<{width}}  {x.leak:.1e}   {drift}" for x, drift in zip(self.layers, drifts, strict=True)]
+        return "\n".join([f"{'layer':<{width}}  leak      drift", *rows])
 
 
 def check_still(name: str, now: Tensor, then: Tensor, *, buffer: bool = False) -> LayerCheck:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from remnant.errors import UserError
 from remnant.files import write_file
@@ -82,15 +82,12 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
 
 def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> None:
     """Compares all sizes in the state with those here. Once a task is remembered, nothing may be missing."""
-    layers = {w.name: [subspace.capacity for subspace in w.subspaces] for w in memory._protection.weights}
-    parameters = memory._protection.named_parameters()
+    parameters, norms = memory._protection.named_parameters(), memory._buffers.of_norms()
     protected = set(memory._protection.parameters)
     kept = {name: parameter for name, parameter in parameters.items() if parameter in protected}
-    norms = memory._buffers.of_norms()
-    here = _sizes(layers, parameters, {**memory._buffers.others(), **norms})
-    saved_layers = {name: layer["capacities"] for name, layer in saved["layers"].items()}
-    in_state = _sizes(saved_layers, saved["anchors"], saved["buffers"])
-    needed = _sizes(layers, kept, norms) if complete else _sizes(layers, {}, {})
+    here = _sizes(collect(memory) | {"anchors": parameters, "buffers": memory._buffers.others() | norms})
+    needed = _sizes(collect(memory) | {"anchors": kept if complete else {}, "buffers": norms if complete else {}})
+    in_state = _sizes(saved)
     differing = sorted(name for name in {*needed, *in_state} if here.get(name) != in_state.get(name))
     if differing:
         details = [f"{x}: {in_state.get(x, 'missing')} in the state, {here.get(x, 'missing')} here" for x in differing]
@@ -100,11 +97,9 @@ def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> N
         )
 
 
-def _sizes(
-    layers: Mapping[str, list[int]], parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
-) -> dict[str, list[int]]:
-    sizes = {f"layer {name!r}": list(capacities) for name, capacities in layers.items()}
-    for kind, tensors in (("parameter", parameters), ("buffer", buffers)):
+def _sizes(state: Mapping[str, Any]) -> dict[str, list[int]]:
+    sizes = {f"layer {name!r}": list(layer["capacities"]) for name, layer in state["layers"].items()}
+    for kind, tensors in (("parameter", state["anchors"]), ("buffer", state["buffers"])):
         sizes.update({f"{kind} {name!r}": list(tensor.shape) for name, tensor in tensors.items()})
     return sizes
 

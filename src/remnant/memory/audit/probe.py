@@ -1,7 +1,7 @@
 """Tests what the protected weights do: a change ΔW with ΔW·x = 0 for every recorded row x must not change the outputs.
 
-The probe moves all protected weights together by such a random change and compares the model's outputs. If they move,
-something else than the rule says reads a weight, and moving the weights one by one names it.
+All weights are moved together by such a random change. If the outputs move, something else than the rule says reads a
+weight, and moving the weights one by one names it.
 """
 
 import copy

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..discovery import Protection, clean
-from ..layers import has_rule, is_norm
+from ..layers import is_norm, rule_of
 from ..report import LayerCheck, check_still
 from .probe import Probe, change_of, restored
 
@@ -37,7 +37,7 @@ class Buffers:
         return {
             name: tensor
             for raw, module in self._model.named_modules()
-            if not is_norm(module) or has_rule(module)
+            if not is_norm(module) or rule_of(module) is not None
             for name, tensor in module.named_buffers(prefix=clean(raw), recurse=False)
             if tensor.is_floating_point() and self._protection.selects(name)
             if name.rpartition(".")[2] not in getattr(module, "_non_persistent_buffers_set", ())
@@ -95,11 +95,8 @@ class Buffers:
 
 
 def keep_in_eval_mode(module: nn.Module) -> None:
-    """Keeps a module's buffers as they are, whatever `model.train()` does; its submodules still change their mode.
-
-    The next `model.train()` would undo a flag, and compiled code ignores later hooks. So `train` is replaced on the instance,
-    by a partial, with which the module can still be copied and pickled.
-    """
+    """Keeps a module's buffers as they are, whatever `model.train()` does; its submodules still change their mode."""
+    # The next `model.train()` would undo a flag, and compiled code ignores later hooks; a partial can be copied and pickled.
     if any(buffer.is_floating_point() for buffer in module.buffers(recurse=False)):
         module.training = False
         object.__setattr__(module, "train", partial(_train_children, module))

@@ -19,8 +19,7 @@ def attention(layer: nn.MultiheadAttention) -> list[LayerView]:
     if layer.in_proj_weight is not None:
         return [_packed_inputs(layer), output]
     weights = {"query": layer.q_proj_weight, "key": layer.k_proj_weight, "value": layer.v_proj_weight}
-    inputs = [_separate_input(layer, index, name, weight) for index, (name, weight) in enumerate(weights.items())]
-    return [*inputs, output]
+    return [*(_separate_input(layer, index, *item) for index, item in enumerate(weights.items())), output]
 
 
 def _packed_inputs(layer: nn.MultiheadAttention) -> LayerView:

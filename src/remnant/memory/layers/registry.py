@@ -131,7 +131,7 @@ def built_in_rule(*kinds: type[nn.Module] | str) -> Callable[[Rule], Rule]:
 
 def views_of(layer: nn.Module) -> list[LayerView] | None:
     """Returns a layer's views by the rule for its type, or None if there is no rule."""
-    rule = _rule_of(layer)
+    rule = rule_of(layer)
     if rule is None:
         return None
     result = rule(layer)
@@ -141,12 +141,8 @@ def views_of(layer: nn.Module) -> list[LayerView] | None:
     return views
 
 
-def has_rule(layer: nn.Module) -> bool:
-    """Whether the layer's type has a rule."""
-    return _rule_of(layer) is not None
-
-
-def _rule_of(layer: nn.Module) -> Rule | None:
+def rule_of(layer: nn.Module) -> Rule | None:
+    """Returns the rule for a layer's type, or for its nearest base."""
     for kind in type(layer).__mro__:
         if rule := _rules.get(kind) or _rules.get(f"{kind.__module__}.{kind.__qualname__}"):
             # A subclass's forward with other arguments has another idea of its input (OPT's position embeddings).

@@ -78,9 +78,7 @@ def grow(
                 count += subspace.fill()
             else:
                 count += subspace.grow(grams[weight.name].energy(group), thresholds[weight.name], rule)
-            if (
-                world()[1] > 1
-            ):  # different hardware may round an eigenvector differently: all take the directions of rank 0
+            if world()[1] > 1:  # hardware may round an eigenvector differently, so all take the directions of rank 0
                 shared = [{name: tensor.cpu() for name, tensor in subspace.state().items()}]
                 dist.broadcast_object_list(shared, src=0, device=_shared_device())
                 subspace.load(shared[0])
