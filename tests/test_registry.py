@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, content: str, name: str, say
 
 
 def test_a_missing_file() -> None:
-    with pytest.raises(UnknownNameError, match=r"nowhere.py to be a file"):
+    with pytest.raises(UnknownNameError, match=r"There is no file nowhere.py\."):
         load_from_file("nowhere.py:Shape")
 
 

@@ -48,6 +48,8 @@ class Registry(UserDict[str, T]):
     def __missing__(self, name: str) -> T:
         if name in self._objects:
             return self._objects[name]
+        if name.endswith(".py"):
+            raise UnknownNameError(f"{name}: which {self.kind} in it? Write {name}:NAME.")
         if is_file_reference(name):
             found: T = load_from_file(name)
             return found
@@ -106,8 +108,10 @@ def file_of(name: str) -> Path:
 def load_from_file(reference: str) -> Any:
     """Returns the object that `path/to/file.py:Name` names. The file runs once, with its folder on the import path."""
     path, name = file_of(reference), reference.rpartition(":")[2]
-    if not path.is_file() or not name.isidentifier():
-        raise UnknownNameError(f"'{reference}': expected path/to/file.py:Name, and {path} to be a file.")
+    if not path.is_file():
+        raise UnknownNameError(f"There is no file {path}.")
+    if not name.isidentifier():
+        raise UnknownNameError(f"'{reference}': expected path/to/file.py:Name.")
     module = _import(path.resolve(), path.stat().st_mtime_ns)
     if not hasattr(module, name):
         own = [key for key, item in vars(module).items() if getattr(item, "__module__", None) == module.__name__]

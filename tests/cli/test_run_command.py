@@ -109,7 +109,9 @@ def test_resume_says_when_there_is_nothing_to_do(folder: Path) -> None:
 def test_resume_starts_a_run_without_a_checkpoint(folder: Path) -> None:
     overrides = [word for word in FEW if "=" in word]
     run = RunFolder.create(folder / "runs", resolve("permuted-digits", "finetune", overrides), 4)
-    assert "ACC" in remnant("resume", "runs", "--device", "cpu").stdout
+    result = remnant("resume", "runs", "--device", "cpu")
+    assert result.stderr.startswith("Resuming 1 run below runs.\n")
+    assert "ACC" in result.stdout
     assert run.finished
 
 
@@ -131,7 +133,7 @@ def test_a_missing_tensorboard_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         (["run", "permuted-digits", "gpm", "--set", "lr=-1"], "lr takes a number above 0"),
         (["run", "permuted-digits", "gpm", "--set", "epochs=1"], "Did you mean 'training.epochs'?"),
         (["run", "permuted-digits", "gpm", "--set", "lr"], "expected key=value"),
-        (["run", "permuted-digits", "gpm", "--protocol", "insane"], "It can be paper or sane"),
+        (["run", "permuted-digits", "gpm", "--protocol", "insane"], "--protocol insane: write paper or sane"),
         (
             ["run", "permuted-digits", "gpm", "--steps", "fast"],
             "--steps fast: there is no such way to take steps. Use auto, captured",
@@ -142,8 +144,11 @@ def test_a_missing_tensorboard_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         (["run", "permuted-digits", "gpm", "--seeds", "none"], "--seeds none: write how many (5), or which (1,3)."),
         (["run", "permuted-digits", "gpm", "--seeds", "0"], "--seeds 0: at least one"),
         (["run", "permuted-digits", "gpm", "--set", "network.name=alexnet"], "AlexNet cannot take images of 8×8"),
-        (["run", "permuted-digits", "gpm", "--set", "lr=10", *FEW, "--quiet"], "whether training diverged"),
-        (["run", "nowhere.py:stream", "gpm"], "nowhere.py to be a file"),
+        (
+            ["run", "permuted-digits", "gpm", "--set", "lr=10", *FEW, "--quiet"],
+            "whether training diverged. Try a lower lr.",
+        ),
+        (["run", "nowhere.py:stream", "gpm"], "There is no file nowhere.py."),
         (["run", "pmnist", "gpm"], "mnist"),  # its data is not here
         (["reproduce", "table9"], "No table called 'table9'. Did you mean"),
         (["reproduce", "table1a", "--methods", "gmp"], "table1a has no method 'gmp'. Did you mean 'gpm'?"),
@@ -178,7 +183,7 @@ def test_an_interrupt_has_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr("remnant.experiments.execute.launch.run_seed", interrupted)
-    assert "Interrupted." in remnant("run", "permuted-digits", "gpm", *FEW, code=130).stderr
+    assert "Interrupted. Finished tasks are kept" in remnant("run", "permuted-digits", "gpm", *FEW, code=130).stderr
 
 
 # --- list -------------------------------------------------------------------------------------------------------------
@@ -280,10 +285,10 @@ def test_keep_copies_the_small_files_of_finished_runs(folder: Path) -> None:
 
 
 def test_brackets_in_a_path_are_no_markup(folder: Path) -> None:
-    words = ["permuted-digits", "finetune", *FEW, "--runs", "my [old] runs"]
-    assert "in my [old] runs/permuted-digits/" in remnant("run", *words).stdout
-    assert "Nothing to resume in my [old] runs:" in remnant("resume", "my [old] runs").stdout
-    assert "Kept 1 run(s) in my [kept] ones." in remnant("keep", "my [kept] ones", "--runs", "my [old] runs").stdout
+    words = ["permuted-digits", "finetune", *FEW, "--runs", "my [old] runs:b:"]
+    assert "in my [old] runs:b:/permuted-digits/" in remnant("run", *words).stdout
+    assert "Nothing to resume in my [old] runs:b::" in remnant("resume", "my [old] runs:b:").stdout
+    assert "Kept 1 run(s) in my [kept] ones." in remnant("keep", "my [kept] ones", "--runs", "my [old] runs:b:").stdout
 
 
 # --- demo -------------------------------------------------------------------------------------------------------------

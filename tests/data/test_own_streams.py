@@ -316,7 +316,7 @@ def test_a_wrong_name_in_ones_own_file_is_explained(
 
 
 def test_a_file_that_is_not_there_or_does_not_run_is_named(own: str) -> None:
-    with pytest.raises(UserError, match=r"nowhere.py to be a file"):
+    with pytest.raises(UserError, match=r"There is no file nowhere.py"):
         load_stream("nowhere.py:made")
     with pytest.raises(UserError, match=r"broken.py could not be run: ZeroDivisionError"):
         load_stream(own.replace("own.py", "broken.py:made"))

@@ -45,6 +45,7 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_file_instead_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    run(tmp_path / "runs", settings("pmnist", "gpm"), 0)
     (tmp_path / "report").write_text("mine")
     result = remnant("report", tmp_path, "-o", tmp_path / "report")
     assert result.exit_code == 1

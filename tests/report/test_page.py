@@ -125,8 +125,8 @@ def test_a_users_own_stream_is_a_benchmark(tmp_path: Path) -> None:
     assert {file.parent.name for file in (tmp_path / "report").rglob("*.svg")} == {"figures"}
 
 
-def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path) -> None:
-    (tmp_path / "none").mkdir()
+def test_without_a_readable_run_the_page_says_so(tmp_path: Path) -> None:
+    (run(tmp_path / "none", settings("pmnist", "gpm"), 0) / "accuracy.csv").write_text("rot")
     content = write_report([tmp_path / "none"], tmp_path / "report")
     words = " ".join(read(tmp_path / "report").words)
     assert (content.collection.reading.runs, content.drawings) == ((), {})

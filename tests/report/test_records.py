@@ -18,8 +18,9 @@ def read(root: Path) -> Reading:
     return read_runs([root])
 
 
-def test_an_empty_folder_is_no_error_and_a_missing_one_is(tmp_path: Path) -> None:
-    assert read(tmp_path) == Reading((), (), (), {})
+def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="holds no run"):
+        read(tmp_path)
     with pytest.raises(RunError, match="is not a folder"):
         read(tmp_path / "nowhere")
 

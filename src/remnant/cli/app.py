@@ -13,8 +13,8 @@ err = Console(stderr=True)
 
 
 def print_text(text: str, console: Console = out, **options: Any) -> None:
-    """Prints text as it is: no markup, no colours for numbers, no line breaks."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False, **options)
+    """Prints text as it is: no markup, no emoji, no colours for numbers, no line breaks."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False, **options)
 
 
 def print_error(text: str, label: str = "Error", colour: str = "red") -> None:
@@ -33,7 +33,9 @@ class FriendlyGroup(TyperGroup):
             print_error(str(error))
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            err.print("Interrupted.")
+            trains = ctx.invoked_subcommand in ("run", "resume", "sweep", "reproduce")
+            kept = " Finished tasks are kept; remnant resume continues." if trains else ""
+            print_text(f"Interrupted.{kept}", err)
             raise typer.Exit(130) from None
 
 

@@ -53,9 +53,7 @@ def list_benchmarks() -> None:
 @listing.command("settings")
 def list_settings(
     method: Annotated[str, typer.Argument(help="A method (remnant list methods), or path/to/file.py:Name.")],
-    benchmark: Annotated[
-        str | None, typer.Option(help="Show its values; without it, those of your own streams.")
-    ] = None,
+    benchmark: Annotated[str | None, typer.Option(help="Show its values. Default: those for your own data.")] = None,
 ) -> None:
     """List every setting that --set can change.
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from remnant.errors import UserError
 from remnant.evaluation import Spread
@@ -94,7 +95,7 @@ def show_progress(console: Console, *, quiet: bool, title: str, tensorboard: Pat
 
 
 def _table(title: str, seeds: Mapping[int, SeedStatus]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", title=title, title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="dim", title=Text(title, "table.title"), title_justify="left")
     for column in ("seed", *COLUMNS):
         table.add_column(column, justify="right")
     for seed, status in sorted(seeds.items()):

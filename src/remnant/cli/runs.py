@@ -26,7 +26,7 @@ Seeds = Annotated[str, Option(help="How many seeds (5: seeds 0 to 4), or which (
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")]
 Parallel = Annotated[int, Option(min=0, help="Seeds at a time; 0: all on a GPU, one per core on a CPU.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the result.")]
-AS_BEFORE = "Unless given, as when the run was started."
+AS_BEFORE = "Default: as in the original run."
 SET = "Change a setting: lr=0.1, threshold.start=0.95, network.name=file.py:Net."
 
 
@@ -111,6 +111,9 @@ def resume(
         print_text(f"Nothing to resume in {path}: every run is finished.")
     for problem in problems:
         print_error(problem)
+    if plans and not quiet:
+        runs = sum(len(plan.seeds) for plan in plans)
+        print_text(f"Resuming {runs} run{'s' * (runs > 1)} below {path}.", err)
     complete = _for_each(plans, lambda plan: run_and_print(plan, quiet))
     raise Exit(not complete or bool(problems))
 

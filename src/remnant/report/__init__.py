@@ -30,7 +30,7 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
         Everything that the report shows.
 
     Raises:
-        UserError: A folder does not exist, a file cannot be written, or matplotlib or Jinja is not installed.
+        UserError: A folder is missing, no folder holds a run, a file cannot be written, or matplotlib or Jinja is missing.
     """
     try:
         from .page import write_report as write

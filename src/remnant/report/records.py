@@ -1,6 +1,6 @@
 """Reads all run folders for a report. Damaged runs are listed with the reason and left out."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class Reading:
     times: Mapping[str, Timings]  # by benchmark
 
 
-def read_runs(roots: Iterable[Path]) -> Reading:
+def read_runs(roots: Sequence[Path]) -> Reading:
     """Reads every run below these folders. If two have the same settings and seed, the first one counts."""
     runs: dict[tuple[str, str, str, int], RunRecord] = {}
     damaged: list[Damaged] = []
@@ -81,6 +81,8 @@ def read_runs(roots: Iterable[Path]) -> Reading:
                 timed.setdefault(file.stem, load_timings([root], file.stem))
             except RunError as error:
                 damaged.append(_damaged(file.relative_to(root).as_posix(), error, file))
+    if not (runs or damaged or timed):
+        raise RunError(f"{', '.join(map(str, roots))} holds no run. Give a folder with runs, such as results or runs.")
     return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), timed)
 
 

@@ -105,12 +105,12 @@ def cells(root: Path) -> dict[str, dict[str, str]]:
 def test_the_table_gives_times_relative_to_gpm(tmp_path: Path) -> None:
     timed(tmp_path, gpm=2.0, er=5.0)
     found = cells(tmp_path)
-    assert found["er"]["s an epoch"] == "5"
+    assert found["er"]["seconds per epoch"] == "5"
     assert found["er"]["relative to gpm"] == "2.43"  # five epochs and the end: 25.5 s for 10.5 s
     assert found["er"]["paper's"] == "1.06"  # 259 s and 245 s
     assert found["er"]["device"] == "a device"
     assert found["gpm"]["relative to gpm"] == "1.00"
-    assert found["ogd"]["s an epoch"] == "not run"
+    assert found["ogd"]["seconds per epoch"] == "not run"
     assert found["ogd"]["relative to gpm"] == "–"
     assert found["ogd"]["paper's"] == "6.77"
 
@@ -119,14 +119,14 @@ def test_times_of_other_settings_do_not_count(tmp_path: Path) -> None:
     other = {"digest": "00000000", "epochs": [1.0], "finish": 0.0}
     gpm = {**other, "digest": resolve("pmnist", "gpm").digest}
     save_timings(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": {"gpm": gpm, "er": other}})
-    assert cells(tmp_path)["er"]["s an epoch"] == "not run"
+    assert cells(tmp_path)["er"]["seconds per epoch"] == "not run"
 
 
 def test_nothing_is_relative_to_gpm_with_other_settings(tmp_path: Path) -> None:
     er = {"digest": resolve("pmnist", "er").digest, "epochs": [1.0], "finish": 0.0}
     gpm = {**er, "digest": "00000000"}
     save_timings(tmp_path, "pmnist", {"environment": {"device": "a device"}, "methods": {"gpm": gpm, "er": er}})
-    assert cells(tmp_path)["er"]["s an epoch"] == "1"
+    assert cells(tmp_path)["er"]["seconds per epoch"] == "1"
     assert cells(tmp_path)["er"]["relative to gpm"] == "–"
 
 
@@ -159,7 +159,7 @@ def test_times_before_a_failure_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(DataError):
         timing.time_methods(rows, "cpu", tmp_path, lambda line: None)
     assert cells(tmp_path)["er"]["relative to gpm"] == "1.00"
-    assert cells(tmp_path)["ewc"]["s an epoch"] == "not run"
+    assert cells(tmp_path)["ewc"]["seconds per epoch"] == "not run"
 
 
 def test_a_missing_device_is_refused_once(tmp_path: Path) -> None:

@@ -23,10 +23,11 @@ from remnant.options import OptionError
             r"no method 'single-task'. A network .* finetune, .*gpm, multitask",
         ),
         ("pmnist", "hat", "paper", "hat must be told the task at test time"),
-        ("pmnist", "gpm", "insane", "paper or sane"),
+        ("pmnist", "gpm", "insane", "^--protocol insane: write paper or sane"),
         ("own.py", "gpm", "paper", r"own.py: which stream in it\? Write own.py:NAME"),
         ("default", "gpm", "paper", "No benchmark called 'default'"),
-        ("pmnist", "nowhere.py:Method", "paper", "nowhere.py to be a file"),
+        ("pmnist", "nowhere.py:Method", "paper", r"There is no file nowhere.py\."),
+        ("pmnist", "own.py", "paper", r"own.py: which method in it\? Write own.py:NAME\."),
     ],
 )
 def test_a_name_that_cannot_be_used_is_answered_in_plain_words(
@@ -43,7 +44,10 @@ def test_an_order_is_a_number_or_the_seed() -> None:
 
 def test_a_method_must_be_a_class_of_methods(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def method(network): ...")
-    with pytest.raises(OptionError, match="is not a subclass of remnant's Method"):
+    with pytest.raises(
+        OptionError,
+        match=r"not a subclass of remnant's Method. Write class method\(Method\), with `from remnant.methods import",
+    ):
         resolve("pmnist", f"{tmp_path / 'own.py'}:method")
 
 

@@ -12,7 +12,9 @@ from remnant.models import build
 from remnant.registry import file_of, is_file_reference
 
 from ..runs import RunError
-from ..settings import Settings
+from ..settings import Settings, recipe
+
+OTHER_LAYERS = " The recipe's thresholds name layers of its own network: add --set threshold=0.97."
 
 
 def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[Stream, Method]:
@@ -38,7 +40,10 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
             place = _line(error, name)
             raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{place}.") from error
         if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
-            raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
+            usual = recipe(settings.benchmark, settings.protocol).methods.get(settings.method, {}).get("threshold")
+            names_layers = str(error).startswith("threshold[")
+            hint = OTHER_LAYERS if names_layers and settings.options["threshold"] == usual else ""
+            raise RunError(f"{settings.method} on {settings.benchmark}: {error}{hint}") from error
         raise
     return stream, method
 

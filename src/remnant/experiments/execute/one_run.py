@@ -129,7 +129,8 @@ class RunInProgress:
             try:
                 self.method.finish(number, train)
             except ConsolidationError as error:
-                raise RunError(f"Seed {self.seed}, task {number + 1} of {len(self.tasks)}: {error}") from error
+                reason = str(error).replace(", then consolidate again.", ". Try a lower lr.")
+                raise RunError(f"Seed {self.seed}, task {number + 1} of {len(self.tasks)}: {reason}") from error
         for warning in caught:
             self._note(number, str(warning.message))
         self._count_seconds("consolidate")

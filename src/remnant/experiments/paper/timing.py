@@ -112,7 +112,7 @@ def time_methods(rows: Sequence[Row], device: str, root: Path, report: Callable[
         except (RunError, torch.cuda.OutOfMemoryError) as error:
             errors.append(f"{method} on {benchmark} is not timed: {str(error).splitlines()[0]}")
             continue
-        report(f"{benchmark} {method}: {timing.epoch:.3g} s an epoch")
+        report(f"{benchmark} {method}: {timing.epoch:.3g} s per epoch")
         timings[method] = asdict(timing)
         save_timings(root, benchmark, {"environment": environment(chosen), "methods": timings})
     if errors:
@@ -171,8 +171,8 @@ def timing_rows(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, st
         found = _timing(row.settings, timings) if row.runnable else None
         ours, paper = relative_to_gpm(row, timings)
         line = {"benchmark": row.benchmark, "method": row.method}
-        line["s an epoch"] = f"{found.epoch:.3g}" if found else NOT_RUN
-        line["s a task's end"] = f"{found.finish:.3g}" if found else NO_VALUE
+        line["seconds per epoch"] = f"{found.epoch:.3g}" if found else NOT_RUN
+        line["seconds per task end"] = f"{found.finish:.3g}" if found else NO_VALUE
         line["relative to gpm"] = NO_VALUE if ours is None else f"{ours:.2f}"
         line["paper's"] = NO_VALUE if paper is None else f"{paper:.2f}"
         line["device"] = device if found else NO_VALUE

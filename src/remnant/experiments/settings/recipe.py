@@ -73,7 +73,7 @@ def recipe_names() -> list[str]:
 def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     """Returns the recipe of a benchmark. Streams from a file or an installed package share the recipe `default.toml`."""
     if protocol not in PROTOCOLS:
-        raise OptionError(f"No protocol '{protocol}'. It can be {' or '.join(PROTOCOLS)}.")
+        raise OptionError(f"--protocol {protocol}: write {' or '.join(PROTOCOLS)}.")
     has_own = benchmark in recipe_names()
     if not has_own and benchmark.endswith(".py"):
         raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")

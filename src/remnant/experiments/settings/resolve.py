@@ -261,5 +261,7 @@ def _find(registry: Registry[Any], name: Any, label: str = "", base: type = obje
     except UnknownNameError as error:
         raise OptionError(f"{label}{error}") from error
     if base is not object and not (isinstance(found, type) and issubclass(found, base)):
-        raise OptionError(f"{label}{name} is not a subclass of remnant's {base.__name__}.")
+        own, room = str(name).rpartition(":")[2], base.__module__.rpartition(".")[0]
+        hint = f"Write class {own}({base.__name__}), with `from {room} import {base.__name__}`."
+        raise OptionError(f"{label}{name} is not a subclass of remnant's {base.__name__}. {hint}")
     return found
