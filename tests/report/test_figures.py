@@ -95,6 +95,7 @@ def test_runs_that_differ_only_in_epsilon_are_a_sweep(tmp_path: Path) -> None:
 
 
 def test_without_a_sweep_the_command_for_one_is_shown(tmp_path: Path) -> None:
+    run(tmp_path, settings("permuted-digits", "finetune"), 0)
     (absent,) = section(make_content([tmp_path]), "interference").absent
     assert absent.command == "remnant sweep split-cifar100 gpm --over threshold.start=0.90,0.95,0.97,0.99"
 
