@@ -62,15 +62,13 @@ class Probe:
     def _test(self, batch: Any, weights: Weights) -> tuple[dict[ProtectedWeight, float], Weights]:
         """Returns the uncovered weights, and those that this batch cannot test."""
         try:
-            before, again = self.outputs(batch), self.outputs(batch)
+            before = self.outputs(batch)
         except Exception as error:  # a norm may refuse a single example, a model inputs that are no images
             if batch is self._batch:
                 self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
             return {}, weights
-        if not before or (noise := change_of(before, again)) > SIZE:
-            self.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
-            return {}, []
         free, unseen, testable = self._changes(batch, weights)
+        untested = [weight for weight in weights if weight not in testable]
 
         def moved_by(changes: Mapping[Tensor, Tensor], some: Weights) -> float:
             moving = {parameter for weight in some for parameter in weight.parameters}
@@ -79,13 +77,18 @@ class Probe:
                     parameter.detach().copy_(parameter.detach().double() + changes[parameter])
                 return change_of(before, self.outputs(batch))
 
+        if before and (together := moved_by(unseen, testable)) <= self.rounding:
+            return {}, untested
+        noise = change_of(before, self.outputs(batch))
+        if not before or noise > SIZE:
+            self.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
+            return {}, []
         # Outputs that react strongly to any change of the weights also show more of the rounding.
         allowed = max(10 * noise, self.rounding * max(1.0, moved_by(free, testable) / SIZE))
-        found: dict[ProtectedWeight, float] = {}
-        if (together := moved_by(unseen, testable)) > allowed:
-            found = {weight: change for weight in testable if (change := moved_by(unseen, [weight])) > allowed}
-            found = found or dict.fromkeys(testable, together)
-        return found, [weight for weight in weights if weight not in testable]
+        if together <= allowed:
+            return {}, untested
+        found = {weight: change for weight in testable if (change := moved_by(unseen, [weight])) > allowed}
+        return found or dict.fromkeys(testable, together), untested
 
     @property
     def rounding(self) -> float:
