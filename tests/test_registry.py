@@ -58,8 +58,8 @@ def test_entry_points_are_listed_and_loaded(shapes: Registry[Any], installed: No
 
 def test_a_file_reference(shapes: Registry[Any], tmp_path: Path) -> None:
     file = tmp_path / "own.py"
-    file.write_text("from helper import number\nclass Shape:\n    sides = number\n")
-    (tmp_path / "helper.py").write_text("number = 7\n")
+    file.write_text("from number_of_sides import number\nclass Shape:\n    sides = number\n")
+    (tmp_path / "number_of_sides.py").write_text("number = 7\n")
     assert shapes[f"{file}:Shape"].sides == 7
     assert shapes[f"{file}:Shape"] is shapes[f"{file}:Shape"]  # the file ran once
     assert str(tmp_path) not in sys.path
