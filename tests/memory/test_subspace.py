@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant import Subspace
+from remnant.memory.axes import AxisSubspace
 from remnant.memory.gram import Energy, Gram, leading
 from remnant.memory.projection import Projection
-from remnant.memory.subspace import AxisSubspace
 
 seeds = st.integers(0, 2**20)
 

@@ -14,7 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .subspace import AxisSubspace, Subspace
+from .axes import AxisSubspace
+from .subspace import Subspace
 
 # The cost of launching one more kernel (a few µs), in flops.
 LAUNCH = {"cpu": 2e5, "cuda": 1e8}

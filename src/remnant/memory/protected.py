@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .axes import AxisSubspace
 from .layers import LayerView
 from .precision import full_precision, without_autocast
 from .projection import Projection
 from .report import LayerCheck
-from .subspace import AxisSubspace, Subspace
+from .subspace import Subspace
 
 Weights = list["ProtectedWeight"]
 Anchors = Mapping[Tensor, Tensor]  # parameter → its value W₀ at the start of the task
@@ -42,12 +44,15 @@ class ProtectedWeight:
     A "stack" is the tensor (groups, outputs, inputs + biases) of [W | b…]: a bias is the weight of an input that is always 1.
     """
 
-    def __init__(self, name: str, view: LayerView, sites: list[Site], biases: list[Bias]) -> None:
+    def __init__(
+        self, name: str, view: LayerView, sites: list[Site], biases: list[Bias], *, ordered: bool = False
+    ) -> None:
         self.name, self.view, self.sites, self.biases = name, view, sites, biases
         kind = AxisSubspace if view.one_hot else Subspace
         dtype = torch.promote_types(view.weight.dtype, torch.float32)
         capacity = view.inputs + len(biases)
-        self.subspaces = [kind(capacity, dtype=dtype, device=view.weight.device) for _ in range(view.groups)]
+        placement: dict[str, Any] = {"dtype": dtype, "device": view.weight.device}
+        self.subspaces = [kind(capacity, ordered=ordered, **placement) for _ in range(view.groups)]
         self.added: list[int] = []  # directions per task, summed over the groups
         self._projections: dict[tuple[object, ...], Projection] = {}
         self._changes = 0  # of the subspaces, when the projections were made

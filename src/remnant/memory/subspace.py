@@ -1,6 +1,6 @@
 """The remembered directions of one layer's input space."""
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class Subspace:
         capacity: The number n of inputs.
         dtype: The type of the stored directions.
         device: Their device.
+        ordered: Whether to keep the directions in the order in which they were added, so that :meth:`prefix` can give back
+            what an earlier task left. The complement is then never stored.
 
     Example:
         >>> subspace = Subspace(3)
@@ -49,11 +51,16 @@ class Subspace:
     """
 
     def __init__(
-        self, capacity: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+        self,
+        capacity: int,
+        *,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+        ordered: bool = False,
     ) -> None:
         if capacity < 1:
             raise ValueError(f"A subspace needs a capacity of at least 1, not {capacity}.")
-        self.capacity = capacity
+        self.capacity, self.ordered = capacity, ordered
         self.changes = 0  # a projection that was made of the subspace is out of date when this has grown
         self._store(torch.zeros(capacity, 0, dtype=dtype, device=device))
 
@@ -149,7 +156,12 @@ class Subspace:
 
     def _add(self, old: Tensor, new: Tensor) -> None:
         complement, weights = self._is_complement, self._weights
-        if complement:
+        if self.ordered:  # the old columns keep every bit, so that a prefix is always the same
+            for _ in range(2):  # once leaves rounding behind
+                new = _orthonormal(new - old @ (old.mT @ new))
+            columns = torch.cat([self._stored, new.to(self._stored)], dim=1)
+            weights = None if weights is None else torch.cat([weights, weights.new_ones(new.shape[1])])
+        elif complement:
             # In the complement's coordinates, `new` are the leading eigenvectors and the others stay outside.
             columns = _orthonormal(old @ _complement(_orthonormal(new)))
         else:
@@ -162,12 +174,27 @@ class Subspace:
     def fill(self) -> int:
         """Adds every missing direction and returns their number."""
         count = self.capacity - self.rank
-        self._store(self._stored.new_zeros(self.capacity, 0), complement=True)
+        if self.ordered:
+            self._add(self._stored, self.complement)
+        else:
+            self._store(self._stored.new_zeros(self.capacity, 0), complement=True)
         return count
+
+    def prefix(self, count: int) -> Self:
+        """Returns the subspace of the first `count` directions that were added; it needs an ordered subspace."""
+        part = self.copy()
+        part._store(self._stored[:, :count])
+        return part
+
+    def all_but(self, first: int, last: int) -> Self:
+        """Returns the subspace of everything outside the directions number `first` to `last` of an ordered subspace."""
+        part = type(self)(self.capacity)
+        part._store(self._stored[:, first:last], complement=True)
+        return part
 
     def copy(self, device: torch.device | None = None) -> Self:
         """Returns an independent copy, on another device if one is given."""
-        twin = type(self)(self.capacity)
+        twin = type(self)(self.capacity, ordered=self.ordered)
         weights = None if self._weights is None else self._weights.to(device)
         twin._store(self._stored.to(device), complement=self._is_complement, weights=weights)
         return twin
@@ -183,6 +210,8 @@ class Subspace:
         stored = state["complement" if complement else "basis"]
         if stored.ndim != 2 or stored.shape[0] != self.capacity or stored.shape[1] > self.capacity:
             raise ValueError(f"saved directions of shape {tuple(stored.shape)} for {self.capacity} inputs")
+        if complement and self.ordered:
+            raise ValueError("the saved directions have lost their order, which recall needs")
         self._store(stored.to(self._stored), complement=complement)
         if "weights" in state:
             self.weights = state["weights"]
@@ -190,67 +219,6 @@ class Subspace:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank={self.rank}, capacity={self.capacity})"
-
-
-class AxisSubspace(Subspace):
-    """A set of coordinate axes: all that one-hot inputs can span. It stores one weight per axis, 0 for a free one."""
-
-    def __init__(self, capacity: int, **placement: Any) -> None:
-        super().__init__(capacity, **placement)
-        self._store(self._stored.new_zeros(capacity))
-
-    @property
-    def rank(self) -> int:
-        return int((self._stored > 0).sum())
-
-    @property
-    def basis(self) -> Tensor:
-        return torch.diag(torch.ones_like(self._stored))[:, self._stored > 0]
-
-    @property
-    def complement(self) -> Tensor:
-        return torch.diag(torch.ones_like(self._stored))[:, self._stored == 0]
-
-    @property
-    def weights(self) -> Tensor:
-        return self._stored[self._stored > 0]
-
-    @weights.setter
-    def weights(self, weights: Tensor) -> None:
-        self._check_weights(weights)
-        self._store(self._stored.masked_scatter(self._stored > 0, weights.detach().to(self._stored)))
-
-    def remove(self, x: Tensor) -> Tensor:
-        return x * (1 - self._stored.to(x))
-
-    def grow(self, gram: Tensor | Energy, threshold: float, rule: str = "paper") -> int:
-        """As for any subspace; `gram` is the diagonal of the Gram matrix, which counts the indices."""
-        if isinstance(gram, Energy) or gram.shape != (self.capacity,):
-            raise ValueError(f"One-hot inputs have a diagonal Gram: pass the {self.capacity} counts.")
-        counts = gram.to(torch.float64)
-        total = counts.sum()
-        if not bool(total > 0):
-            return 0
-        used = self._stored.to(counts.device) > 0
-        energies, order = torch.sort(counts.masked_fill(used, 0), descending=True, stable=True)
-        captured = counts[used].sum()
-        count = rank_needed(energies, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0)
-        self._store(self._stored.index_fill(0, order[:count].to(self._stored.device), 1))
-        return count
-
-    def fill(self) -> int:
-        count = self.capacity - self.rank
-        self._store(torch.ones_like(self._stored))
-        return count
-
-    def state(self) -> dict[str, Tensor]:
-        return {"axes": self._stored}
-
-    def load(self, state: dict[str, Tensor]) -> Self:
-        if state["axes"].shape != (self.capacity,):
-            raise ValueError(f"saved axes of shape {tuple(state['axes'].shape)} for {self.capacity} inputs")
-        self._store(state["axes"].to(self._stored))
-        return self
 
 
 def _complement(columns: Tensor) -> Tensor:
