@@ -11,7 +11,7 @@ from setting import CPU, Setting
 from timing import fastest_stretch, machine, own
 
 from remnant.accelerated.manual_backward import STEPS_TOGETHER, ManualBackwardSteps
-from remnant.training.executor import STEPS_PER_TURN, EagerSteps
+from remnant.training.trainer import STEPS_PER_TURN, EagerSteps
 
 ROUNDS = 5
 

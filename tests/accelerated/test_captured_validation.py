@@ -10,7 +10,7 @@ import torch
 from replaying import POOL, Graph
 from torch import Tensor
 
-from remnant.accelerated import FastestExecutor, fuse_activations
+from remnant.accelerated import FastestTrainer, fuse_activations
 from remnant.accelerated.cuda_graph import CapturedSteps, CapturedValidation, can_capture_validation
 from remnant.data import Split, Stream, Task
 from remnant.methods import METHODS, Finetune, Method
@@ -20,7 +20,6 @@ from remnant.training import (
     EpochDone,
     RandomState,
     Schedule,
-    Trainer,
     TrainingState,
     Validation,
     run_to_completion,
@@ -185,7 +184,7 @@ def test_a_failed_capture_falls_back_to_a_plain_validation_and_gives_the_reason(
 
 def test_on_a_cpu_nothing_is_captured(graphs: list[Graph]) -> None:
     method, data = learner("finetune"), task()
-    trainer = Trainer(Schedule(0.05, 4, batch=16), FastestExecutor())
+    trainer = FastestTrainer(Schedule(0.05, 4, batch=16))
     for blocking in trainer.fit(method, 0, data, TrainingState(), lambda *_: None):
         assert blocking is None
     assert graphs == []
@@ -233,7 +232,7 @@ def test_a_trainer_captures_the_validation_if_it_captures_the_steps(norm: str) -
         with torch.cuda.stream(torch.cuda.Stream(device)):
             method, data = learner("finetune", norm, "cuda"), task(device="cuda")
             method.start(0)
-            trainer = Trainer(Schedule(1e-4, 4, batch=16, evaluation_batch=16), FastestExecutor(steps))
+            trainer = FastestTrainer(Schedule(1e-4, 4, batch=16, evaluation_batch=16), steps)
             fit = trainer.fit(method, 0, data, TrainingState(), lambda epoch, _, done=done: done.append(epoch))
             run_to_completion(fit)
         assert trainer.fallback is None or "one kernel" in trainer.fallback
@@ -258,7 +257,7 @@ def test_training_continues_after_a_failed_capture() -> None:
     with torch.cuda.stream(torch.cuda.Stream(device)):
         method = learner(Peeking, "batch", "cuda")
         method.start(0)
-        trainer = Trainer(Schedule(0.01, 4, batch=16), FastestExecutor())
+        trainer = FastestTrainer(Schedule(0.01, 4, batch=16))
         fit = trainer.fit(method, 0, task(device="cuda"), TrainingState(), lambda epoch, _: done.append(epoch))
         run_to_completion(fit)
     assert len(done) == 4
@@ -277,11 +276,11 @@ def test_a_step_that_reads_a_value_on_the_host_is_not_captured_and_others_still_
     RandomState(5, device).use()
     with torch.cuda.stream(torch.cuda.Stream(device)):
         for kind, how in ((Asking, EagerSteps), (Finetune, CapturedSteps)):
-            method, executor = learner(kind, "batch", "cuda"), FastestExecutor()
+            method, trainer = learner(kind, "batch", "cuda"), FastestTrainer(Schedule(0.05, 1, batch=16))
             method.start(0)
-            steps = run_to_completion(executor.steps(method, task(device="cuda").train, 16))
+            steps = run_to_completion(trainer.steps(method, task(device="cuda").train))
             assert type(steps) is how
-            assert (executor.fallback is None) == (how is CapturedSteps)
-            assert executor.kind == ("auto" if how is CapturedSteps else "eager")  # a failed capture is not repeated
+            assert (trainer.fallback is None) == (how is CapturedSteps)
+            assert trainer.kind == ("auto" if how is CapturedSteps else "eager")  # a failed capture is not repeated
             run_to_completion(steps.epoch())
             assert float(steps.loss) > 0

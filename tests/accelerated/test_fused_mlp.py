@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from remnant.accelerated import FastestExecutor
+from remnant.accelerated import FastestTrainer
 from remnant.accelerated.cuda_program import KernelError
 from remnant.accelerated.fused_mlp import FusedSteps, fits
-from remnant.accelerated.manual_backward import ManualBackwardSteps
 from remnant.data import Split
 from remnant.methods import METHODS, Method
 from remnant.models import build
-from remnant.training import EagerSteps, run_to_completion
+from remnant.training import EagerSteps, Schedule, run_to_completion
 
 BOTH = (FusedSteps, EagerSteps)
 OPTIONS: dict[str, dict[str, Any]] = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}}
@@ -73,9 +72,10 @@ def test_a_machine_without_the_kernel_takes_slower_steps_and_gives_the_reason(mo
     monkeypatch.setattr("remnant.accelerated.fused_mlp.MlpKernel", missing)
     method, data = learner("gpm", "cpu"), split("cpu")
     method.start(0)
-    executor = FastestExecutor()
-    assert isinstance(run_to_completion(executor.steps(method, data, 10)), ManualBackwardSteps)
-    assert executor.fallback == "an epoch is not one kernel: The CUDA compiler library (libnvrtc) was not found."
+    method.device = torch.device("meta")  # any but the CPU
+    trainer = FastestTrainer(Schedule(0.05, 1, batch=10))
+    assert isinstance(run_to_completion(trainer.steps(method, data)), EagerSteps)
+    assert trainer.fallback == "an epoch is not one kernel: The CUDA compiler library (libnvrtc) was not found."
 
 
 def test_other_runs_may_continue_while_the_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,8 @@ def test_other_runs_may_continue_while_the_kernel_is_compiled(monkeypatch: pytes
     monkeypatch.setattr("remnant.accelerated.fused_mlp.MlpKernel", lambda chain, rows: made.append(rows))
     method, data = learner("gpm", "cpu"), split("cpu")
     method.start(0)
-    steps = FastestExecutor().steps(method, data, 10)
+    method.device = torch.device("meta")  # any but the CPU
+    steps = FastestTrainer(Schedule(0.05, 1, batch=10)).steps(method, data)
     compile_kernel = next(steps)
     assert made == []
     assert compile_kernel is not None

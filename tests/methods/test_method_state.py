@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remnant.data import Split
 from remnant.methods import METHODS, Method
-from remnant.methods.state import Stateful
+from remnant.methods.base import Stateful
 from remnant.models import Network, build
 from small_options import OPTIONS
 

@@ -128,7 +128,7 @@ def test_early_stopping_equals_the_published_loop_also_when_killed_and_resumed(
     # The same, killed after some epoch and resumed from the saved state.
     method, state = Scripted(losses), TrainingState()
     before = fit(method, schedule, task(), state, stop_after=killed)
-    saved = state.state_dict()
+    saved = dict(vars(state))
     again = Scripted(losses)
     again.load_state_dict(method.state_dict())
     after = fit(again, schedule, task(), TrainingState.from_state(saved, CPU))
@@ -215,13 +215,13 @@ def test_without_a_validation_set_there_is_nothing_to_stop_by(patience: int | No
 def test_a_training_state_comes_back_from_a_file(tmp_path: Path) -> None:
     method, state = Scripted([0.5, 0.4, 0.7, 0.8]), TrainingState()
     fit(method, Schedule(1.0, 4, batch=4, patience=2, factor=3, lr_min=0.5), task(), state)
-    (tmp_path / "state").write_bytes(b"".join(codec.pack(state.state_dict())))
+    (tmp_path / "state").write_bytes(b"".join(codec.pack(dict(vars(state)))))
     back = TrainingState.from_state(codec.read(tmp_path / "state"), CPU)
     assert (back.epoch, back.over, back.lr) == (4, True, state.lr)
     assert (back.best_loss, back.patience) == (pytest.approx(0.4), 2)
     assert back.best.keys() == state.best.keys()
     assert all(torch.equal(back.best[name], state.best[name]) for name in back.best)
-    fresh = TrainingState.from_state(TrainingState().state_dict(), CPU)
+    fresh = TrainingState.from_state(vars(TrainingState()), CPU)
     assert fresh == TrainingState()
 
 

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.evaluation import Evaluation, PendingEvaluation, evaluation_sums
+from remnant.evaluation import Evaluation, task_sums
 from remnant.methods import Method
 from remnant.models import ReluDropout
-from remnant.training import Steps, Validation, Work
+from remnant.training import Steps, Validation, Work, arrival, shuffled
 
 from .norm_pool import FEATURES, LEAST_ROWS, Normalised, NormalisedPool
 
@@ -36,8 +36,38 @@ _warmed_up: set[type[nn.Module]] = set()
 _one_warm_up = threading.Lock()
 
 
+class CapturedValidation(Validation):
+    """A validation that is plain the first time, captured the second time and replayed from then on."""
+
+    _times = 0
+    _graph: torch.cuda.CUDAGraph | None = None
+
+    def evaluate(self) -> Work[Evaluation]:
+        if self._times == 1 and can_capture_validation(self.method):
+            self._capture()
+        self._times += 1
+        if self._graph is None:
+            return (yield from super().evaluate())
+        yield self._graph.replay
+        return (yield from arrival(self._sums, [len(split) for split in self.splits.values()]))
+
+    def _capture(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        self._shuffled, logits = dict(shuffled(self.method, self.splits)), self.method.logits
+        try:
+            with _capturing(graph, torch.cuda.graph_pool_handle()):
+                sums = [task_sums(logits, t, s.x, s.y, self.batch, F.cross_entropy) for t, s in self._shuffled.items()]
+                self._sums = torch.stack(sums)
+        except RuntimeError as error:
+            self.fallback = f"validation is not captured: {str(error).splitlines()[0]}"
+        else:
+            self._graph = graph
+
+
 class CapturedSteps(Steps):
     """The steps of `EagerSteps`, captured once by `capture` and replayed in every epoch."""
+
+    validation = CapturedValidation
 
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)
@@ -88,35 +118,6 @@ def _steps_per_graph(steps: int) -> int:
     """The length with the fewest captured steps plus started graphs: about the square root of an epoch's steps."""
     lengths = range(1, min(LONGEST, max(1, steps)) + 1)
     return min(lengths, key=lambda n: n + bool(steps % n) + steps // n + steps % n)
-
-
-class CapturedValidation(Validation):
-    """A validation that is plain the first time, captured the second time and replayed from then on."""
-
-    _times = 0
-    _graph: torch.cuda.CUDAGraph | None = None
-
-    def evaluate(self) -> Work[Evaluation]:
-        if self._times == 1:
-            self._capture()
-        self._times += 1
-        if self._graph is None:
-            return (yield from super().evaluate())
-        yield self._graph.replay
-        pending = PendingEvaluation(self._sums, self.sizes)
-        while not pending.ready:
-            yield None
-        return pending.result()
-
-    def _capture(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with _capturing(graph, torch.cuda.graph_pool_handle()):
-                self._sums, _ = evaluation_sums(self.method.logits, self.splits, self.batch, F.cross_entropy)
-        except RuntimeError as error:
-            self.fallback = f"validation is not captured: {str(error).splitlines()[0]}"
-        else:
-            self._graph = graph
 
 
 def can_capture_validation(method: Method) -> bool:

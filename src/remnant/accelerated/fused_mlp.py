@@ -12,6 +12,7 @@ from remnant.methods import Method
 from remnant.models import MLP
 from remnant.training import Steps, Work
 
+from .cuda_graph import CapturedValidation
 from .cuda_program import Kernel, KernelError
 from .manual_backward import LinearChain, is_linear_chain
 
@@ -40,6 +41,8 @@ def fits(method: Method, batch: int) -> bool:
 
 class FusedSteps(Steps):
     """The steps of `EagerSteps`, up to the order of additions. Call `compile` first."""
+
+    validation = CapturedValidation
 
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)

@@ -13,17 +13,20 @@ from remnant.methods import Method
 from remnant.models import MLP
 from remnant.training import Steps, Work
 
-WIDEST = 512  # in wider layers the matrix products dominate, and autograd's overhead does not matter
+WIDEST = 512
 STEPS_TOGETHER = 50  # steps whose rows are fetched at once: few enough to stay in the cache
 relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 def is_linear_chain(method: Method) -> bool:
-    """Whether each step is W ← W − lr·δᵀ·(x·P) for every layer, with a matrix P that is fixed within a task (Eq. 6–7)."""
-    network = method.network
+    """Whether each step is W ← W − lr·δᵀ·(x·P) for every layer, with a matrix P that is fixed within a task (Eq. 6–7).
+
+    Layers wider than `WIDEST` are left to autograd: there, matrix products dominate, and its overhead does not matter.
+    """
+    parameters = dict(method.network.named_parameters())
     return (
-        type(network) is MLP
-        and all(name.endswith("weight") and p.requires_grad for name, p in network.named_parameters())
+        type(method.network) is MLP
+        and all(name.endswith("weight") and p.requires_grad and len(p) <= WIDEST for name, p in parameters.items())
         and method.fast_form == "projected-sgd"
         and method.uses_plain_sgd
     )
@@ -37,20 +40,14 @@ class LinearChain:
         assert isinstance(network, MLP)
         head = f"heads.{method.task}" if network.multi_head else "head"
         names = [*(f"hidden.{number}" for number in range(len(network.hidden))), head]
-        self.weights: list[Tensor] = [layer.weight.detach() for layer in (*network.hidden, method.head)]
+        self.weights: list[Tensor] = [
+            layer.weight.detach() for layer in (*network.hidden, network.head_of(method.task))
+        ]
         projections = method.layer_projections()
         first, *self.projections = (projections.get(name) for name in names)  # None: the whole gradient is used
         self.x, self.y = train.x.flatten(1).contiguous(), train.y
         with full_precision(self.x.device):  # the projection removes most of an input, so rounding would weigh more
             self.inputs = self.x if first is None else self.x @ first
-
-
-def fits(method: Method) -> bool:
-    return (
-        method.device.type == "cpu"
-        and is_linear_chain(method)
-        and all(len(weight) <= WIDEST for weight in method.network.parameters())
-    )
 
 
 class ManualBackwardSteps(Steps):

@@ -1,15 +1,16 @@
 """How well a stream was learned and kept. Every number here is a fraction in [0, 1], never a percentage."""
 
-from .evaluate import Evaluation, Examples, Loss, PendingEvaluation, evaluate, evaluation_sums
+from .evaluate import Evaluation, Examples, Loss, evaluate, task_sums
 from .metrics import (
+    NO_VALUE,
     AccuracyMatrix,
+    Spread,
     average_accuracy,
     average_forgetting,
     backward_transfer,
     forward_transfer,
     learning_accuracy,
 )
-from .spread import NO_VALUE, Spread
 
 __all__ = [
     "NO_VALUE",
@@ -17,13 +18,12 @@ __all__ = [
     "Evaluation",
     "Examples",
     "Loss",
-    "PendingEvaluation",
     "Spread",
     "average_accuracy",
     "average_forgetting",
     "backward_transfer",
     "evaluate",
-    "evaluation_sums",
     "forward_transfer",
     "learning_accuracy",
+    "task_sums",
 ]

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -36,29 +37,11 @@ class Evaluation:
     accuracy: NDArray[np.float64]
     loss: NDArray[np.float64] | None
 
-
-class PendingEvaluation:
-    """An evaluation that is queued on the device. Takes the results of `evaluation_sums`."""
-
-    def __init__(self, sums: Tensor, sizes: list[int]) -> None:
-        self._sums, self._sizes = sums, sizes
-        self._arrived: torch.cuda.Event | None = None
-        if sums.device.type == "cuda":
-            self._sums = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True).copy_(sums, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
-
-    @property
-    def ready(self) -> bool:
-        """Whether `result` returns without waiting."""
-        return self._arrived is None or self._arrived.query()
-
-    def result(self) -> Evaluation:
-        """Waits for the device and returns the evaluation."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        means = self._sums.cpu().numpy() / np.asarray(self._sizes, dtype=np.float64)[:, None]
-        return Evaluation(means[:, 0].copy(), means[:, 1].copy() if means.shape[1] > 1 else None)
+    @classmethod
+    def of(cls, sums: Tensor, sizes: list[int]) -> Self:
+        """Divides the sums of each task (`task_sums`) by its number of examples. Waits for the device."""
+        means = sums.cpu().numpy() / np.asarray(sizes, dtype=np.float64)[:, None]
+        return cls(means[:, 0].copy(), means[:, 1].copy() if means.shape[1] > 1 else None)
 
 
 def evaluate(
@@ -80,22 +63,6 @@ def evaluate(
         device: where each batch is moved to; by default it stays where it is.
         generator: shuffles the examples. Use it for a network that normalises by the batch if they are sorted by class.
     """
-    return PendingEvaluation(*evaluation_sums(logits, examples, batch_size, loss, device, generator)).result()
-
-
-@torch.no_grad()
-def evaluation_sums(
-    logits: Logits,
-    examples: Tasks,
-    batch_size: int,
-    loss: Loss | None = None,
-    device: Device | None = None,
-    generator: torch.Generator | None = None,
-) -> tuple[Tensor, list[int]]:
-    """The correct answers and the summed loss of each task on the device, (tasks, 1 or 2), and the number of examples.
-
-    A CUDA graph can capture this if the examples are on the device and there is no generator.
-    """
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, not {batch_size}.")
     sizes: list[int] = []
@@ -110,26 +77,37 @@ def evaluation_sums(
                 raise ValueError(f"Task {task} has no examples to evaluate on.")
             if generator is not None:
                 order = torch.randperm(len(x), generator=generator, device=generator.device)
-                x, y = x[_moved(order, x.device)], y[_moved(order, y.device)]
+                x, y = x[order.to(x.device)], y[order.to(y.device)]
             sizes.append(len(x))
-            sums.append(_task_sums(logits, task, x, y, batch_size, loss, x.device if device is None else device))
+            sums.append(task_sums(logits, task, x, y, batch_size, loss, device))
     if not sums:
         raise ValueError("Nothing to evaluate: no examples were given.")
-    return torch.stack(sums), sizes
+    return Evaluation.of(torch.stack(sums), sizes)
 
 
-def _task_sums(
-    logits: Logits, task: int, x: Tensor, y: Tensor, batch_size: int, loss: Loss | None, device: Device
+@torch.no_grad()
+def task_sums(
+    logits: Logits,
+    task: int,
+    x: Tensor,
+    y: Tensor,
+    batch_size: int,
+    loss: Loss | None = None,
+    device: Device | None = None,
 ) -> Tensor:
-    sums = torch.zeros(1 if loss is None else 2, dtype=torch.float64, device=device)  # counts are exact in float64
+    """The number of correct answers and, with a loss, its sum, on the device. A CUDA graph can capture this."""
+    target = torch.device(x.device if device is None else device)
+    sums = torch.zeros(1 if loss is None else 2, dtype=torch.float64, device=target)  # counts are exact in float64
     whole, rest = divmod(len(x), batch_size)
     sizes = [batch_size] * whole + [rest] * (rest > 0)
     if whole and rest == 1:  # a single last example joins the batch before: a batch of one has no statistics
         sizes[-2:] = [batch_size + 1]
+    # A copy to a GPU need not be waited for. A copy to the CPU could be read before it has arrived.
+    move = partial(torch.Tensor.to, device=target, non_blocking=target.type != "cpu")
     scored: list[tuple[Tensor, Tensor]] = []
     kept = 0
-    for batch, labels in zip(x.split(sizes), _moved(y, device).split(sizes), strict=True):
-        scores = logits(_moved(batch, device), task)
+    for batch, labels in zip(x.split(sizes), move(y).split(sizes), strict=True):
+        scores = logits(move(batch), task)
         if scores.ndim != 2 or len(scores) != len(labels):
             shape = tuple(scores.shape)
             raise ValueError(f"Task {task}: {len(labels)} inputs gave logits of shape {shape}, not (N, classes).")
@@ -150,11 +128,6 @@ def _count(scored: list[tuple[Tensor, Tensor]], loss: Loss | None, sums: Tensor)
     sums[0] += ((predicted == y) & ~best.isnan()).sum()
     if loss is not None:
         sums[1] += loss(scores, y) * len(y)
-
-
-def _moved(tensor: Tensor, device: Device) -> Tensor:
-    """Does not wait on the way to a GPU; waits on the way to the CPU, where it could be read before it has arrived."""
-    return tensor.to(device, non_blocking=torch.device(device).type != "cpu")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The accuracy matrix R of a stream, and its metrics.
+"""The accuracy matrix R of a stream, its metrics, and the mean and deviation of a metric over several runs.
 
 R[t, i] is the accuracy on task i after learning task t, as a fraction in [0, 1]. Each metric describes the state after
 learning task `after`, by default the last learned task. In the formulas T is the number of tasks learned by then and
@@ -7,10 +7,15 @@ needs an accuracy that was not measured. It is never a mean over fewer tasks.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isnan
+from statistics import fmean, stdev
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+NO_VALUE = "–"
 
 
 class AccuracyMatrix:
@@ -147,9 +152,37 @@ def _learned_square(matrix: AccuracyMatrix, after: int | None) -> NDArray[np.flo
     after = matrix.learned - 1 if after is None else after
     if not 0 <= after < matrix.learned:
         raise IndexError(f"No row after task {after}: {matrix.learned} of {matrix.tasks} tasks are learned.")
-    return matrix.values[: after + 1, : after + 1]
+    return matrix._values[: after + 1, : after + 1]
 
 
 def _mean(differences: NDArray[np.float64]) -> float:
     """The mean, or NaN (without numpy's warning) for an empty array."""
     return float(differences.mean()) if differences.size else float("nan")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation of `n` values. `mean` is None without values, `sd` without two of them.
+
+    >>> Spread.of([0.71, 0.73], scale=100).text(2)
+    '72.00 ± 1.41'
+    """
+
+    mean: float | None = None
+    sd: float | None = None
+    n: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[float | None], scale: float = 1.0) -> Self:
+        """The spread of all values, or an empty one if a value is missing: a mean over fewer runs would mislead."""
+        defined = [scale * value for value in values if value is not None and not isnan(value)]
+        if not defined or len(defined) < len(values):
+            return cls()
+        return cls(fmean(defined), stdev(defined) if len(defined) > 1 else None, len(defined))
+
+    def text(self, places: int, sign: str = "-") -> str:
+        """`72.00 ± 1.41`, `72.00` for one value, a dash for none. `sign="+"` marks positive means."""
+        if self.mean is None:
+            return NO_VALUE
+        mean = f"{round(self.mean, places) + 0.0:{sign}.{places}f}"  # never a negative zero
+        return mean if self.sd is None else f"{mean} ± {self.sd:.{places}f}"

@@ -1,6 +1,6 @@
 """What a continual-learning method is: how it takes a step, and what it does when a task starts and ends."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,7 +15,6 @@ from remnant.models import Network
 from remnant.options import checked, number
 
 from .optimizers import OPTIMIZERS, OptimizerFactory, initial_state
-from .state import Stateful
 
 # A class that overrides one of these parts must declare the property again: it was declared for the other code.
 DECLARATIONS: dict[str, tuple[str, ...]] = {
@@ -25,6 +24,57 @@ DECLARATIONS: dict[str, tuple[str, ...]] = {
 plain_sgd = partial(
     torch._fused_sgd_, weight_decay=0, momentum=0, dampening=0, nesterov=False, maximize=False, is_first_step=False
 )
+
+
+class Stateful:
+    """An object that declares its state with `keep`, as a module does with `register_buffer`. Only kept state is saved."""
+
+    device: torch.device
+    _kept: dict[str, tuple[bool, bool]]  # name → per_step, counted
+
+    def keep(self, name: str, value: Any, *, per_step: bool = True, counted: bool = True) -> None:
+        """Sets the attribute `name` and declares it as state.
+
+        Args:
+            name: The attribute. It may be assigned again later, except in a step.
+            value: A tensor, number or string, a list or dict of these, or an object with `state_dict` and
+                `load_state_dict`, such as a module.
+            per_step: Whether a step may change it in place. False saves a copy of large tensors when steps are captured.
+            counted: Whether its bytes count as the method's memory.
+        """
+        vars(self).setdefault("_kept", {})[name] = per_step, counted
+        setattr(self, name, value)
+
+    def refresh(self) -> None:
+        """Recomputes attributes that follow from the kept state. Called when a task starts and after a state is loaded."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the kept state, which shares memory with the object."""
+        values = {name: getattr(self, name) for name in self._kept}
+        return {name: value.state_dict() if hasattr(value, "state_dict") else value for name, value in values.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a saved state. Tensors keep their place in memory where shapes agree: captured steps read them there."""
+        for name in self._kept:
+            setattr(self, name, _restored(getattr(self, name), state[name], self.device))
+        self.refresh()
+
+    def step_tensors(self) -> list[Tensor]:
+        """Returns every tensor that a step may change in place."""
+        found: list[Tensor] = []
+        for name, (per_step, _) in self._kept.items():
+            for leaf in _leaves(getattr(self, name)):
+                if isinstance(leaf, Stateful):
+                    found += leaf.step_tensors()
+                elif per_step and isinstance(leaf, Tensor):
+                    found.append(leaf)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept from one task to the next, without the network."""
+        values = [getattr(self, name) for name, (_, counted) in self._kept.items() if counted]
+        return sum(getattr(leaf, "nbytes", 0) for leaf in _leaves(values))
 
 
 class Method(Stateful):
@@ -54,6 +104,7 @@ class Method(Stateful):
             )
         self.device = next(network.parameters()).device
         self.task = 0
+        self.uses_plain_sgd = True
         self.norms = [module for module in network.modules() if is_norm(module)] if self.freezes_norms else []
         self._make_optimizer: OptimizerFactory | None = None
         self._optimizer: Optimizer | None = None
@@ -70,11 +121,8 @@ class Method(Stateful):
 
     def use_optimizer(self, name: str, **options: Any) -> None:
         """Replaces plain SGD by one of `OPTIMIZERS` with its options. Its state starts fresh in every task."""
+        self.uses_plain_sgd = False
         self._make_optimizer = OPTIMIZERS[name](**checked(OPTIMIZERS[name], options, f"the optimizer {name}"))
-
-    @property
-    def uses_plain_sgd(self) -> bool:
-        return self._make_optimizer is None
 
     def curriculum(self, stream: Stream) -> Sequence[Task]:
         """Returns the tasks to learn, in order."""
@@ -131,13 +179,9 @@ class Method(Stateful):
         return F.cross_entropy(self.network(x, self.task), y)
 
     @property
-    def head(self) -> nn.Linear:
-        return self.network.head_of(self.task)
-
-    @property
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that this task trains: the body and the task's own head."""
-        heads = [head for head in self.network.heads if head is not self.head] if self.network.multi_head else []
+        heads = set(self.network.heads) - {self.network.head_of(self.task)} if self.network.multi_head else ()
         idle = parameters_of(*heads, *(self.norms if self.task > 0 else ()))
         return [p for p in self.network.parameters() if p not in idle and p.requires_grad]
 
@@ -176,3 +220,29 @@ class Method(Stateful):
 
 def parameters_of(*modules: nn.Module) -> set[nn.Parameter]:
     return {parameter for module in modules for parameter in module.parameters()}
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The tensors, numbers and objects inside lists, dicts and modules."""
+    if isinstance(value, nn.Module):
+        yield from (*value.parameters(), *value.buffers())
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+@torch.no_grad()
+def _restored(own: Any, saved: Any, device: torch.device) -> Any:
+    if hasattr(own, "load_state_dict"):
+        own.load_state_dict(saved)
+        return own
+    if isinstance(saved, Tensor):
+        same_shape = isinstance(own, Tensor) and own.shape == saved.shape
+        return own.copy_(saved) if same_shape else saved.to(device, copy=True)
+    if isinstance(saved, dict):
+        return {key: _restored((own or {}).get(key), value, device) for key, value in saved.items()}
+    if isinstance(saved, list | tuple):
+        return list(_restored(dict(enumerate(own or ())), dict(enumerate(saved)), device).values())
+    return saved

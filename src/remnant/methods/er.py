@@ -8,8 +8,8 @@ from torch import Tensor
 from remnant.models import Network
 from remnant.options import Positive
 
+from .base import Stateful
 from .parts.replay import NO_LABEL, Replay
-from .state import Stateful
 
 
 class ER(Replay):

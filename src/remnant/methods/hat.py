@@ -70,7 +70,11 @@ class HAT(Method):
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The body (with norms in the first task only), the task's head and the task's embedding."""
-        return [*self.free, *(p for p in self.head.parameters() if p.requires_grad), self.embedding]
+        return [
+            *self.free,
+            *(p for p in self.network.head_of(self.task).parameters() if p.requires_grad),
+            self.embedding,
+        ]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         masks = torch.sigmoid(self.scale * self.embedding)

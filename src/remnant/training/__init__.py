@@ -1,14 +1,23 @@
 """The training loop: epochs, learning rate and early stopping. It knows methods and tensors, but no bases and no files."""
 
 from .cooperative import Blocking, RandomState, Work, run_to_completion
-from .executor import EagerSteps, Executor, Steps, Validation, evaluate_method
-from .trainer import EpochDone, Schedule, Trainer, TrainingState
+from .trainer import (
+    EagerSteps,
+    EpochDone,
+    Schedule,
+    Steps,
+    Trainer,
+    TrainingState,
+    Validation,
+    arrival,
+    evaluate_method,
+    shuffled,
+)
 
 __all__ = [
     "Blocking",
     "EagerSteps",
     "EpochDone",
-    "Executor",
     "RandomState",
     "Schedule",
     "Steps",
@@ -16,6 +25,8 @@ __all__ = [
     "TrainingState",
     "Validation",
     "Work",
+    "arrival",
     "evaluate_method",
     "run_to_completion",
+    "shuffled",
 ]

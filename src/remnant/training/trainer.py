@@ -1,20 +1,28 @@
-"""Trains a method on one task: epochs, learning rate and early stopping."""
+"""Trains a method on one task: steps, validation, learning rate and early stopping, in the plain way that works everywhere.
+
+`remnant.accelerated` takes the same steps faster.
+"""
 
 import math
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from remnant.data import Task
+from remnant.data import Split, Task
+from remnant.evaluation import Evaluation, Loss, task_sums
 from remnant.methods import Method
 from remnant.options import Positive, number
 
 from .cooperative import Blocking, Work
-from .executor import Executor
+
+STEPS_PER_TURN = 200  # steps before other runs may continue
 
 
 @dataclass(frozen=True)
@@ -60,11 +68,9 @@ class TrainingState:
             self.patience = schedule.patience
             self.over = self.lr < schedule.lr_min
 
-    def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
     @classmethod
     def from_state(cls, state: dict[str, Any], device: torch.device) -> Self:
+        """Restores the `vars` of a state."""
         return cls(**{**state, "best": {name: tensor.to(device) for name, tensor in state["best"].items()}})
 
 
@@ -83,17 +89,74 @@ class EpochDone:
     seconds: float
 
 
+@dataclass(eq=False)
+class Validation:
+    """The loss and accuracy after every epoch, always on the same examples."""
+
+    method: Method
+    splits: Mapping[int, Split]
+    batch: int
+    fallback: str | None = field(default=None, init=False)  # why a subclass works slower than it could
+
+    def measure(self) -> Work[tuple[float, float]]:
+        """The mean loss and accuracy over the examples of all splits. Leaves the network in evaluation mode."""
+        self.method.network.eval()
+        found = yield from self.evaluate()
+        assert found.loss is not None
+        sizes = [len(split) for split in self.splits.values()]
+        loss, accuracy = (float(np.average(each, weights=sizes)) for each in (found.loss, found.accuracy))
+        return loss, accuracy
+
+    def evaluate(self) -> Work[Evaluation]:
+        return (yield from evaluate_method(self.method, self.splits, self.batch, F.cross_entropy))
+
+
+class Steps(ABC):
+    """The steps of one task. An epoch has `count` of them; after it `loss` is the sum of the batches' losses."""
+
+    validation: ClassVar[type[Validation]] = Validation  # the validation that goes with these steps
+
+    def __init__(self, method: Method, train: Split, batch: int) -> None:
+        self.method, self.train, self.batch = method, train, batch
+        self.x, self.y = train.x, train.y
+        rows = len(train)
+        # A last batch of one row is left out, because it has no statistics to normalise by. Which row that is changes.
+        self.rows = rows - 1 if rows % batch == 1 and batch > 1 and rows > 1 else rows
+        self.whole_batches, self.tail = divmod(self.rows, batch)  # tail: the rows of a last, smaller batch
+        self.count = self.whole_batches + bool(self.tail)
+        self.loss = torch.zeros((), device=method.device)
+
+    @abstractmethod
+    def epoch(self) -> Work[None]:
+        """Takes one epoch's steps in a new random order."""
+
+    def new_order(self) -> Tensor:
+        """The rows of the next epoch, in the order in which the method sees them."""
+        return self.method.order(self.train, self.batch)[: self.rows]
+
+
+class EagerSteps(Steps):
+    """Calls `Method.step` for each batch."""
+
+    def epoch(self) -> Work[None]:
+        self.loss.zero_()
+        for count, part in enumerate(self.new_order().split(self.batch), start=1):
+            self.loss += self.method.step(self.x[part], self.y[part])
+            if count % STEPS_PER_TURN == 0:
+                yield None
+
+
+@dataclass
 class Trainer:
-    """Trains a method on one task after another. `remnant.accelerated.FastestExecutor` makes it faster."""
+    """Trains a method on one task after another. `remnant.accelerated.FastestTrainer` does it faster."""
 
-    def __init__(self, schedule: Schedule, executor: Executor | None = None) -> None:
-        self.schedule = schedule
-        self.executor = executor or Executor()
+    schedule: Schedule
+    fallback: str | None = field(default=None, init=False)  # why training is slower than it could be
 
-    @property
-    def fallback(self) -> str | None:
-        """Why training is slower than it could be, or None."""
-        return self.executor.fallback
+    def steps(self, method: Method, train: Split) -> Work[Steps]:
+        """Prepares the steps of a task."""
+        yield from ()
+        return EagerSteps(method, train, self.schedule.batch)
 
     def fit(
         self,
@@ -110,8 +173,8 @@ class Trainer:
         schedule = self.schedule
         if state.lr is None:
             state.lr, state.patience = schedule.lr, schedule.patience or 0
-        steps = yield from self.executor.steps(method, task.train, schedule.batch)
-        valid = self.executor.validation(method, method.validation(number, task.valid), schedule.evaluation_batch)
+        steps = yield from self.steps(method, task.train)
+        valid = steps.validation(method, method.validation(number, task.valid), schedule.evaluation_batch)
         while state.epoch < schedule.epochs and not state.over:
             start, lr = time.perf_counter(), state.lr
             method.lr.fill_(lr)
@@ -121,9 +184,9 @@ class Trainer:
             method.on_epoch_end()
             loss = steps.loss.clone()
             measured = math.nan, math.nan
-            if len(valid):
+            if valid.splits:
                 measured = yield from valid.measure()
-                self.executor.fallback = self.executor.fallback or valid.fallback
+                self.fallback = self.fallback or valid.fallback
                 state.update(measured[0], method.network, schedule)
             state.epoch += 1
             mean_loss, seconds = float(loss) / steps.count, time.perf_counter() - start
@@ -131,3 +194,41 @@ class Trainer:
             yield on_epoch(done, state)
         if state.best:
             method.network.load_state_dict(state.best)
+
+
+def evaluate_method(
+    method: Method, splits: Mapping[int, Split], batch: int, loss: Loss | None = None
+) -> Work[Evaluation]:
+    """Evaluates a method on several tasks. Yields after each of them: to queue ten takes the host 0.1 s."""
+    method.network.eval()
+    sums, sizes = [], []
+    for task, split in shuffled(method, splits):
+        sums.append(task_sums(method.logits, task, split.x, split.y, batch, loss))
+        sizes.append(len(split))
+        yield None
+    return (yield from arrival(torch.stack(sums), sizes))
+
+
+def shuffled(method: Method, splits: Mapping[int, Split]) -> Iterator[tuple[int, Split]]:
+    """Shuffles the splits if the network normalises by the batch, in the same order every time.
+
+    Data sets are often sorted by class, and normalising a batch of one class would remove what is common to the class.
+    """
+    by_batch = any(getattr(module, "track_running_stats", True) is False for module in method.network.modules())
+    generator = torch.Generator().manual_seed(0)
+    for task, split in splits.items():
+        if by_batch:
+            order = torch.randperm(len(split), generator=generator).to(split.y.device)
+            split = Split.of(split.x[order], split.y[order])
+        yield task, split
+
+
+def arrival(sums: Tensor, sizes: list[int]) -> Work[Evaluation]:
+    """Yields until the sums of each task have arrived from the device. Returns their means."""
+    if sums.is_cuda:
+        sums = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True).copy_(sums, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        while not arrived.query():
+            yield None
+    return Evaluation.of(sums, sizes)

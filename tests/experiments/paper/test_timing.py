@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from remnant.accelerated import FastestExecutor
+from remnant.accelerated import FastestTrainer
 from remnant.cli import app
 from remnant.data import DataError, Split
 from remnant.experiments.paper import Row, Timing, load_table, load_timings, save_timings, timing
@@ -60,13 +60,13 @@ def test_a_part_of_a_long_epoch_is_timed_and_scaled(monkeypatch: pytest.MonkeyPa
 def test_a_method_that_falls_back_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager steps do not compare with steps of a CUDA graph."""
 
-    def steps(self: FastestExecutor, method: Method, train: Split, batch: int) -> Work[Steps]:
+    def steps(self: FastestTrainer, method: Method, train: Split) -> Work[Steps]:
         if method.name == "er":
             self.fallback = "steps are not captured: no room."
         yield None
-        return EagerSteps(method, train, batch)
+        return EagerSteps(method, train, self.schedule.batch)
 
-    monkeypatch.setattr(FastestExecutor, "steps", steps)
+    monkeypatch.setattr(FastestTrainer, "steps", steps)
     paper = load_table("table2").rows[0].paper
     rows = [Row("permuted-digits", method, ("stream.tasks=1", "training.epochs=1"), paper) for method in ("er", "ewc")]
     with pytest.raises(RunError, match="er on permuted-digits is not timed: steps are not captured: no room"):

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from remnant.accelerated import FastestExecutor
+from remnant.accelerated import FastestTrainer
 from remnant.data import Split, Task
 from remnant.evaluation import NO_VALUE
 from remnant.methods import Method
@@ -55,7 +55,7 @@ def measure(settings: Settings, device: torch.device) -> Timing:
     """Times one method with seed 0. Tasks that are not timed are only started and finished."""
     prepare_torch(device, deterministic=False, tf32=True)
     RandomState(0, device).use()
-    trainer = Trainer(Schedule(lr=settings.options["lr"], **settings.training), FastestExecutor("captured"))
+    trainer = FastestTrainer(Schedule(lr=settings.options["lr"], **settings.training), "captured")
     epochs, ends = [], []
     # One stream for everything, as in a run: a second one would not wait for the work queued on the first.
     with torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext():
@@ -77,7 +77,7 @@ def _epoch(trainer: Trainer, method: Method, task: Task) -> float:
     """Seconds of an epoch, from at most `MOST_STEPS` steps. They run twice: the first time libraries set themselves up."""
     rows = min(len(task.train), MOST_STEPS * trainer.schedule.batch)
     part = Split.of(task.train.x[:rows], task.train.y[:rows])
-    steps = run_to_completion(trainer.executor.steps(method, part, trainer.schedule.batch))
+    steps = run_to_completion(trainer.steps(method, part))
 
     def once() -> None:
         method.on_epoch_start(0, trainer.schedule.epochs, steps.count)

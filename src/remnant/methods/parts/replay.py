@@ -11,8 +11,7 @@ from remnant.data import Split, Stream, Task
 from remnant.models import Network
 from remnant.options import Positive
 
-from ..base import Method, parameters_of
-from ..state import Stateful
+from ..base import Method, Stateful, parameters_of
 
 NO_LABEL = -1  # marks a row that only fills the batch and has no weight in the loss
 
