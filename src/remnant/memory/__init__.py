@@ -8,8 +8,9 @@ from .drift import activation_drift
 from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
 from .precision import full_precision
+from .recall import Recognition
 from .record.recorder import ConsolidationError
-from .report import LeakError, MemoryReport, Verification
+from .report import LeakError, MemoryReport, Truncation, Verification
 from .state import StateError
 from .subspace import RANK_RULES, Subspace
 from .threshold import by_layer, parse_threshold
@@ -21,9 +22,11 @@ __all__ = [
     "LayerView",
     "LeakError",
     "MemoryReport",
+    "Recognition",
     "StateError",
     "StepProjector",
     "Subspace",
+    "Truncation",
     "UnsupportedError",
     "Verification",
     "activation_drift",

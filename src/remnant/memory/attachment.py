@@ -33,6 +33,18 @@ class Constraint:
         self.anchors: dict[Tensor, Tensor] = {}  # parameter → W₀; empty in the first task
         self.stepped: set[Tensor] = set()  # protected parameters that got a gradient in this task
         self.steps = 0  # of this task
+        self._no_steps = ""  # the reason, while the weights in place are not those to train
+
+    @contextmanager
+    def without_steps(self) -> Iterator[None]:
+        """Refuses steps while a recalled network is in place: they would be lost."""
+        if self._no_steps:
+            raise RuntimeError(self._no_steps)
+        self._no_steps = "A recalled task is only for reading. Leave the block of memory.recall() before you go on."
+        try:
+            yield
+        finally:
+            self._no_steps = ""
 
     def begin_task(self) -> None:
         self.anchors = {p: p.detach().clone() for p in self.protection.parameters}
@@ -46,6 +58,8 @@ class Constraint:
     @torch.no_grad()
     def project(self, parameters: set[Tensor] | None = None) -> None:
         """Projects the `.grad` of these parameters, or of all (Eq. 6–7)."""
+        if self._no_steps:
+            raise RuntimeError(self._no_steps)
         for weight in self.protection.weights:
             if parameters is None or not parameters.isdisjoint(weight.parameters):
                 self.stepped.update(p for p in weight.parameters if p.grad is not None)

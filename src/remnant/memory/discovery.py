@@ -51,12 +51,13 @@ class Protection:
         bias: str = "augment",
         norm: str = "free",
         unsupported: str = "free",
+        ordered: bool = False,
     ) -> None:
         for option, patterns in (("protect", protect), ("exclude", exclude)):
             if isinstance(patterns, str):
                 raise TypeError(f'{option} takes a list of patterns: write {option}=["{patterns}"].')
         self.protect, self.exclude = None if protect is None else list(protect), list(exclude)
-        self.model, self.unsupported, self._bias = unwrap(model), unsupported, bias
+        self.model, self.unsupported, self._bias, self._ordered = unwrap(model), unsupported, bias, ordered
         self.weights: list[ProtectedWeight] = []
         self.frozen: dict[str, Tensor] = {}
         self.norms: dict[str, nn.Module] = {}  # their running statistics are frozen, too
@@ -138,7 +139,7 @@ class Protection:
                 if own is not None and self._is_protected(own, two_sided=len(both) == 2) and users[own] == 1:
                     column = columns.setdefault(own, len(columns))
                 sites.append(Site(module, view, column))
-            self.weights.append(ProtectedWeight(name, first, sites, list(columns)))
+            self.weights.append(ProtectedWeight(name, first, sites, list(columns), ordered=self._ordered))
         counts = Counter(weight.name for weight in self.weights)
         if twice := [name for name, count in counts.items() if count > 1]:
             raise ValueError(

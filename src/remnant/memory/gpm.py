@@ -1,11 +1,12 @@
 """Gradient Projection Memory for a model: Algorithm 1 of the paper, without the training loop."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import state
@@ -14,16 +15,17 @@ from .audit import preconditions as checks
 from .audit.probe import Probe
 from .audit.state import Buffers
 from .discovery import Protection
+from .recall import Loss, Recall, Recognition, usual_loss
 from .record import consolidation, recorder
 from .record.recorder import Forward
-from .report import LayerReport, LeakError, MemoryReport, Verification
+from .report import LayerReport, LeakError, MemoryReport, Truncation, Verification
 from .subspace import RANK_RULES, Subspace
 from .threshold import ThresholdSetting, parse_threshold
 
 SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
 CHOICES = {
     "bias": ("augment", "freeze", "free"),
-    "norm": ("freeze", "free"),
+    "norm": ("freeze", "free", "per-task"),
     "rank_rule": RANK_RULES,
     "unsupported": ("error", "freeze", "free"),
 }
@@ -45,10 +47,11 @@ class GPM:
         exclude: Patterns of those to leave free.
         bias: "augment" protects it as the weight of an input of 1; "freeze" fixes it after the first task; "free" does not.
         norm: "freeze" fixes the affine parameters and running statistics of normalisation layers after the first task;
-            "free" does not.
+            "free" does not. "per-task" gives each task its own; read them with `recall`.
         rank_rule: "paper" for Eq. 5; "authors" for the published scripts, with one direction fewer in the first task.
         unsupported: What to do with parameters, uses of a weight and buffers that no rule covers: "error" (for buffers, a
             warning), "freeze" (after the first task) or "free".
+        recall: Whether to keep what `recall` needs: the order of the directions, and each task's unprotected tensors.
 
     Raises:
         UnsupportedError: If the model has parameters that no rule covers, or nothing to protect.
@@ -75,21 +78,27 @@ class GPM:
         norm: str = "freeze",
         rank_rule: str = "paper",
         unsupported: str = "error",
+        recall: bool = False,
     ) -> None:
         options = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
         for option, value in options.items():
             if value not in CHOICES[option]:
                 raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, CHOICES[option]))}.")
+        if norm == "per-task" and not recall:
+            raise ValueError('norm="per-task" needs recall=True: only `recall` puts the norms of an old task in place.')
         parsed = parse_threshold(threshold)
-        self._protection = Protection(model, protect, exclude, bias=bias, norm=norm, unsupported=unsupported)
+        self._protection = Protection(
+            model, protect, exclude, bias=bias, norm=norm, unsupported=unsupported, ordered=recall
+        )
         self._model = self._protection.model
         self._threshold = parsed.for_layers([weight.name for weight in self._protection.weights])
         self._rank_rule, self._unsupported = rank_rule, unsupported
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
-        self._settings = {"threshold": parsed.setting, **patterns, **options}
+        self._settings = {"threshold": parsed.setting, **patterns, **options, "recall": recall}
         self._tasks = 0
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
+        self._recall = Recall(self._protection, self._constraint) if recall else None
         self._attached: list[Attachment] = []
 
     def __len__(self) -> int:
@@ -147,6 +156,7 @@ class GPM:
         samples: int | None = None,
         layer_samples: Mapping[str, int] | None = None,
         forward: Forward | None = None,
+        recall: bool | Loss = False,
     ) -> dict[str, int]:
         """Remembers a task: streams its batches through the model and grows all subspaces (lines 13–22; Eq. 5, 8, 9).
 
@@ -157,6 +167,8 @@ class GPM:
                 positions of each example, so a few are enough.
             forward: A function (model, batch) that calls the model; needed if model(batch), model(batch[0]) for a tuple
                 and model(**batch) for a dict are not right.
+            recall: True to measure the loss as trained and as recalled, for `report().truncations`; or a function
+                (what the model returns, batch) → loss. The batches are then read three times.
 
         Returns:
             Layer → the number of added directions.
@@ -165,9 +177,12 @@ class GPM:
             ConsolidationError: If the inputs of a layer could not be recorded. The memory is then as it was before.
         """
         self._check_model()
+        call = forward or recorder.call
+        loss = usual_loss if recall is True else recall
+        trained = self._recalling().mean_loss(batches, call, loss) if loss else 0.0
         weights = self._protection.weights
         thresholds = {weight.name: self._threshold(weight.name, self._tasks) for weight in weights}
-        probe = Probe(self._protection, forward or recorder.call)
+        probe = Probe(self._protection, call)
         counts = (samples, layer_samples or {})
         grams = consolidation.gather(self._protection, batches, self._tasks, *counts, forward=probe.remembering)
         uncovered = {} if self._unsupported == "free" else probe.uncovered()
@@ -179,19 +194,59 @@ class GPM:
         full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
         unprotected = moving if self._unsupported == "error" else []
         checks.warn(probe.inconclusive, self._measure(SUSPICIOUS), unprotected, full)
+        record = self._recall.record(grown, grams, thresholds, probe) if self._recall else None
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])
         self._tasks += 1
         self._constraint.begin_task()
         self._buffers.begin_task(moving)
+        if self._recall and record:
+            self._recall.tasks.append(record)
+            if loss:
+                recalled = self._recall.mean_loss(batches, call, loss, self._tasks - 1)
+                self._recall.truncations.append(Truncation(self._tasks - 1, trained, recalled))
         return {weight.name: count for weight, _, count in grown}
+
+    def _recalling(self) -> Recall:
+        if self._recall is None:
+            raise RuntimeError("This memory cannot recall: make it with GPM(model, recall=True).")
+        return self._recall
+
+    def recall(self, task: int) -> AbstractContextManager[None]:
+        """In the block, the model is the network of an old task: its outputs are those it had then, for every input.
+
+        Every protected weight is read as W·M_t·M_tᵀ, where M_t are the directions remembered up to the task, and every other
+        trained tensor has the task's own value. The block is for reading; steps in it are refused.
+        """
+        return self._recalling().reading(task)
+
+    def recalled(self, task: int) -> dict[str, Tensor]:
+        """Returns the `state_dict` of an old task's network, to load into a copy of the model."""
+        with self.recall(task):
+            return {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+
+    def recalling(self) -> AbstractContextManager[None]:
+        """Trains what the truncation of the last task costs away.
+
+        In the block, the model is the last task's network as it will be recalled, and steps move only the directions that
+        are new with the task, so no earlier task changes.
+        """
+        return self._recalling().training()
+
+    def which_task(self, batch: Any, *, forward: Forward | None = None) -> Recognition:
+        """Names the task of each example by its inputs: the smallest residual outside a task's own directions.
+
+        It reads the inputs of the first protected layer. The confidence goes from 0 (two tasks fit as well) to 1.
+        """
+        return self._recalling().recognise(batch, forward or recorder.call)
 
     def report(self) -> MemoryReport:
         """Returns how full the memory is: capacity, rank and directions per task of each layer, and how many tasks fit."""
         weights = self._protection.weights
         layers = tuple(LayerReport(w.name, w.capacity, w.rank, tuple(w.added)) for w in weights)
         nbytes = sum(subspace.nbytes for weight in weights for subspace in weight.subspaces)
-        return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), nbytes)
+        truncations = tuple(self._recall.truncations) if self._recall else ()
+        return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), nbytes, truncations)
 
     def verify(self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None) -> Verification:
         """Measures how far W·M has moved in each layer since the last `consolidate`.

@@ -49,6 +49,15 @@ class LayerReport:
 
 
 @dataclass(frozen=True)
+class Truncation:
+    """What reading a task through its memory costs: the loss of the network as trained, and as it is recalled."""
+
+    task: int
+    loss: float
+    recalled_loss: float
+
+
+@dataclass(frozen=True)
 class MemoryReport:
     """The state of a memory. `print` it, or convert it with `as_dict()`.
 
@@ -57,12 +66,14 @@ class MemoryReport:
         layers: One `LayerReport` per protected layer: name, capacity, rank, directions added per task, share, tasks left.
         frozen: The names of the parameters that are fixed from the second task on.
         nbytes: The bytes that the bases take.
+        truncations: What recall costs, for each task that was consolidated with `recall=True`.
     """
 
     tasks: int
     layers: tuple[LayerReport, ...]
     frozen: tuple[str, ...]
     nbytes: int
+    truncations: tuple[Truncation, ...] = ()
 
     @property
     def share(self) -> float:
@@ -83,7 +94,8 @@ class MemoryReport:
         """Returns the report as plain numbers, strings, lists and dicts."""
         layers = {x.name: {**asdict(x), "share": x.share, "tasks_left": x.tasks_left} for x in self.layers}
         whole = {"tasks": self.tasks, "share": self.share, "tasks_left": self.tasks_left, "nbytes": self.nbytes}
-        return {**whole, "layers": layers, "frozen": list(self.frozen)}
+        truncations = [asdict(truncation) for truncation in self.truncations]
+        return {**whole, "layers": layers, "frozen": list(self.frozen), "truncations": truncations}
 
     def __str__(self) -> str:
         width = max(5, *(len(layer.name) for layer in self.layers))
@@ -94,6 +106,10 @@ class MemoryReport:
         lines.append(f"{self.tasks} task(s) remembered, {self.share:.0%} of the largest possible memory in use.")
         if self.tasks:
             lines.append(self._forecast())
+        costs = [
+            (t.task, f"a loss of {t.loss:.4g} as trained, {t.recalled_loss:.4g} as recalled") for t in self.truncations
+        ]
+        lines += [f"Task {task} has {cost}." for task, cost in costs]
         if self.frozen:
             since = "since the first task" if self.tasks else "from the second task on"
             lines.append(f"Held fixed {since}: {len(self.frozen)} parameter(s), such as {self.frozen[0]}.")

@@ -45,6 +45,7 @@ def collect(memory: GPM) -> dict[str, Any]:
         "anchors": {names[parameter]: tensor for parameter, tensor in memory._constraint.anchors.items()},
         "buffers": dict(memory._buffers.values),
         "kept_in_eval": list(memory._buffers.kept_in_eval),
+        "recall": memory._recall.state() if memory._recall else None,
     }
 
 
@@ -58,6 +59,9 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         tasks, steps = int(saved["tasks"]), int(saved["steps"])
         kept_in_eval = [str(name) for name in saved["kept_in_eval"]]
         _check_schema(memory, saved, complete=tasks > 0)
+        if (saved["recall"] is None) != (memory._recall is None):
+            raise StateError("Of the saved memory and this one, only one was made with recall=True. Make both alike.")
+        records = memory._recall.read(saved["recall"], tasks) if memory._recall else None
         loaded = []
         for weight in memory._protection.weights:
             layer = saved["layers"][weight.name]
@@ -71,6 +75,8 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     for weight, subspaces, added in loaded:
         weight.adopt(subspaces, added)
     memory._tasks, memory._constraint.steps = tasks, steps
+    if memory._recall and records:
+        memory._recall.tasks, memory._recall.truncations = records
     anchors = {parameters[name]: anchor for name, anchor in saved["anchors"].items()}
     memory._constraint.anchors = {parameter: anchor.to(parameter, copy=True) for parameter, anchor in anchors.items()}
     memory._constraint.stepped.clear()

@@ -29,27 +29,27 @@ class Probe:
     """Moves weights in directions that the rows of a few examples cannot see, and compares the model's outputs."""
 
     def __init__(self, protection: Protection, forward: Forward) -> None:
-        self._model, self._forward = protection.model, forward
+        self._model, self.forward = protection.model, forward
         named = self._model.named_parameters(remove_duplicate=False)
         excluded = {parameter for name, parameter in named if not protection.selects(clean(name))}
         moving = [weight for weight in protection.weights if any(p.requires_grad for p in weight.parameters)]
         self._weights = [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
         self._device = next(self._model.parameters()).device
-        self._batch: Any = None
+        self.examples: Any = None
         self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in self._weights), default=0.0)
         self.inconclusive = ""  # the reason, if nothing could be tested
 
     def remembering(self, model: nn.Module, batch: Any) -> object:
         """The forward function to record a task with: it keeps the first examples of the first batch."""
-        if self._batch is None:
-            self._batch = _first_examples(batch)
-        return self._forward(model, batch)
+        if self.examples is None:
+            self.examples = _first_examples(batch)
+        return self.forward(model, batch)
 
     @torch.no_grad()
     def uncovered(self) -> dict[ProtectedWeight, float]:
         """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs."""
         found: dict[ProtectedWeight, float] = {}
-        untested, few = self._weights, self._batch
+        untested, few = self._weights, self.examples
         with eager_eval(self._model), full_precision(self._device):
             # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
             simplifications: Any = (lambda batch: batch, partial(_first_examples, count=1), _geometric, _blank)
@@ -64,7 +64,7 @@ class Probe:
         try:
             before = self.outputs(batch)
         except Exception as error:  # a norm may refuse a single example, a model inputs that are no images
-            if batch is self._batch:
+            if batch is self.examples:
                 self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
             return {}, weights
         free, unseen, testable = self._changes(batch, weights)
@@ -100,7 +100,7 @@ class Probe:
         rows: dict[ProtectedWeight, list[Tensor]] = {weight: [] for weight in weights}
         sinks = {weight: partial(_append_copy, kept) for weight, kept in rows.items()}
         with self._unchanged_state():
-            record_rows(self._model, sinks, [copy.deepcopy(batch)], self._forward)
+            record_rows(self._model, sinks, [copy.deepcopy(batch)], self.forward)
         generator = torch.Generator(self._device).manual_seed(0)
         free: dict[Tensor, Tensor] = {}
         for parameter in {p: None for weight in weights for p in weight.parameters}:
@@ -112,21 +112,23 @@ class Probe:
         testable = [w for w in weights if unseen[w.view.weight].norm() > NEGLIGIBLE * free[w.view.weight].norm()]
         return free, unseen, testable
 
-    def outputs(self, batch: Any = None) -> list[Tensor]:
-        """Returns all numbers that the model gives for a batch."""
-        with self._outer_outputs() as outputs, self._unchanged_state():
-            returned = self._forward(self._model, copy.deepcopy(self._batch if batch is None else batch))
-        # A forward function may add a penalty on the weights: the model's own outputs count first.
-        numbers = (x.detach().flatten().double() for x in tensors_in(outputs or returned) if x.is_floating_point())
-        return [x for x in numbers if x.numel()]
-
-    @contextmanager
-    def _unchanged_state(self) -> Iterator[None]:
-        """Draws the same random numbers every time; buffers and the random state are afterwards as they were."""
+    @torch.no_grad()
+    def outputs(self, batch: Any = None, sinks: Sinks | None = None) -> list[Tensor]:
+        """Returns all numbers that the model gives for a batch in eval mode; `sinks` get the rows of their weights."""
+        batch = copy.deepcopy(self.examples if batch is None else batch)
+        returned: list[object] = []
         devices = [self._device] if self._device.type == "cuda" else []
-        with restored(self._model.buffers()), torch.random.fork_rng(devices=devices):
-            torch.manual_seed(0)
-            yield
+        with (
+            self._outer_outputs() as outputs,
+            full_precision(self._device),
+            restored(self._model.buffers()),
+            torch.random.fork_rng(devices=devices),
+        ):
+            torch.manual_seed(0)  # the same random numbers every time
+            record_rows(self._model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
+        # A forward function may add a penalty on the weights: the model's own outputs count first.
+        numbers = (x.detach().double() for x in tensors_in(outputs or returned) if x.is_floating_point())
+        return [x for x in numbers if x.numel()]
 
     @contextmanager
     def _outer_outputs(self) -> Iterator[list[Any]]:

@@ -1,0 +1,252 @@
+"""Recall: the network of an old task, read through its own memory.
+
+Let M_t be the memory when task t ended. Later steps never change W·M_t, so the network with the weights W·M_t·M_tᵀ is a
+constant: for every input, task t has the outputs that it had then. All tensors that are not protected (norms with
+norm="per-task", free heads, buffers) are kept with the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .attachment import Constraint
+from .audit.probe import Probe, restored
+from .discovery import Protection, clean
+from .protected import ProtectedWeight
+from .record.consolidation import Grown, summed
+from .record.recorder import Forward, Grams, eager_eval, map_tensors, record_rows, stream, tensors_in
+from .report import Truncation
+from .subspace import Subspace
+
+Loss = Callable[[Any, Any], Tensor]  # (what the model returned, batch) → mean loss
+Ranks = dict[str, list[int]]  # weight → the rank of each group's subspace
+Values = dict[Tensor, Tensor]  # parameter or buffer → its value
+
+
+class Recognition(NamedTuple):
+    """The task that each example seems to belong to, and a confidence from 0 (two tasks fit as well) to 1."""
+
+    task: Tensor
+    confidence: Tensor
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What one task needs to be recalled: its ranks, the tensors that it changed, and its inputs' own directions."""
+
+    ranks: Ranks
+    own: dict[str, Tensor]
+    first_layer: str
+    inputs: list[Subspace]
+
+
+class Recall:
+    """Keeps what tells the network of each task apart, and puts it in place for a while."""
+
+    def __init__(self, protection: Protection, constraint: Constraint) -> None:
+        self._protection, self._constraint = protection, constraint
+        self.is_training = False  # whether a block of `training` runs
+        self.tasks: list[TaskRecord] = []
+        self.truncations: list[Truncation] = []
+
+    def record(self, grown: Grown, grams: Grams, thresholds: Mapping[str, float], probe: Probe) -> TaskRecord:
+        """Returns what the task that just ended needs. The directions of its first layer's inputs name it later."""
+        if self.is_training:
+            raise RuntimeError("Leave the block of memory.recalling() before you consolidate the next task.")
+        first, _ = self.first_layer(probe.examples, probe.forward)
+        after = {weight.name: subspaces for weight, subspaces, _ in grown}
+        inputs = [type(subspace)(subspace.capacity, device=subspace.basis.device) for subspace in after[first]]
+        for group, subspace in enumerate(inputs):
+            subspace.grow(grams[first].energy(group), thresholds[first])
+        ranks = {name: [subspace.rank for subspace in subspaces] for name, subspaces in after.items()}
+        return TaskRecord(ranks, self._changed(), first, inputs)
+
+    def _changed(self) -> dict[str, Tensor]:
+        """Copies of the tensors that are not protected and differ from the last copy."""
+        last = self._own_values(len(self.tasks))
+        now = self._unprotected()
+        same = {x for x, value in last.items() if x.shape == value.shape and torch.equal(x, value.to(x))}
+        return {name: tensor.detach().clone() for name, tensor in now.items() if tensor not in same}
+
+    def _unprotected(self) -> dict[str, Tensor]:
+        protected = set(self._protection.parameters)
+        free = {n: p for n, p in self._protection.named_parameters().items() if p.requires_grad and p not in protected}
+        return {**free, **{clean(name): buffer for name, buffer in self._protection.model.named_buffers()}}
+
+    def _own_values(self, tasks: int) -> Values:
+        """The values of unprotected tensors after that many tasks."""
+        now = self._unprotected()
+        latest = {name: value for record in self.tasks[:tasks] for name, value in record.own.items()}
+        return {now[name]: value for name, value in latest.items() if name in now}
+
+    @torch.no_grad()
+    def network(self, task: int, start: Mapping[Tensor, Tensor] | None = None) -> Values:
+        """The tensors of a task's network, from today's weights or from those at the start of the current task."""
+        if self.is_training:
+            raise RuntimeError("Leave the block of memory.recalling() first; in it, the model is the recalled network.")
+        if not isinstance(task, int) or not 0 <= task < len(self.tasks):
+            known = f"choose 0 to {len(self.tasks) - 1}" if self.tasks else "no task is remembered yet"
+            raise IndexError(f"There is no task {task!r} to recall: {known}.")
+        return {**self._own_values(task + 1), **self._through_memory(self.tasks[task].ranks, start)}
+
+    def _through_memory(self, ranks: Ranks, start: Mapping[Tensor, Tensor] | None = None) -> Values:
+        """W·M·Mᵀ for all protected weights: W without the part that later steps may still change."""
+        weights = self._protection.weights
+        values = {p: (p if start is None else start[p]).detach().double() for w in weights for p in w.parameters}
+        changeable = {parameter: value.clone() for parameter, value in values.items()}
+        for weight in weights:  # a weight that is seen from two sides loses what neither side remembers
+            if any(bool((subspace.weights < 1).any()) for subspace in weight.subspaces):
+                raise ValueError(f"{weight.name!r} has directions with a weight below 1, which move. Recall needs 1.")
+            pairs = zip(weight.subspaces, ranks[weight.name], strict=True)
+            prefixes = [subspace.prefix(rank) for subspace, rank in pairs]
+            weight.change_among(changeable, lambda stack, m=prefixes: _each_group(stack, m))  # type: ignore[misc]
+        return {parameter: (value - changeable[parameter]).to(parameter) for parameter, value in values.items()}
+
+    @contextmanager
+    def reading(self, task: int) -> Iterator[None]:
+        """Puts a task's network in place for the block."""
+        values = self.network(task)
+        with restored(values), self._constraint.without_steps():
+            _assign(values)
+            yield
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """The forward pass of the block is the last task's recalled network; steps move the directions new with it."""
+        if not self.tasks or self.is_training:
+            raise RuntimeError(
+                "recalling() trains the task that was consolidated last. Consolidate one, and do not nest it."
+            )
+        ranks = self.tasks[-1].ranks
+        before = self.tasks[-2].ranks if len(self.tasks) > 1 else {name: [0] * len(x) for name, x in ranks.items()}
+        truncated = self._through_memory(ranks)
+        rest = {parameter: parameter.detach() - value for parameter, value in truncated.items()}
+        saved = {weight: weight.subspaces for weight in self._protection.weights}
+        self.is_training = True
+        _assign(truncated)
+        try:
+            for weight in saved:
+                weight.adopt(self._all_but_new(weight, before[weight.name], ranks[weight.name]), weight.added)
+            self._constraint.begin_task()
+            yield
+        finally:
+            _assign({parameter: parameter.detach() + value for parameter, value in rest.items()})
+            for weight, subspaces in saved.items():
+                weight.adopt(subspaces, weight.added)
+            self._constraint.begin_task()
+            self.tasks[-1].own.update(self._changed())
+            self.is_training = False
+
+    def _all_but_new(self, weight: ProtectedWeight, before: list[int], after: list[int]) -> list[Subspace]:
+        """The subspaces to keep fixed so that only the directions that the last task added can move."""
+        twice = sum(other.view.weight is weight.view.weight for other in self._protection.weights) > 1
+        ranges = zip(weight.subspaces, before, after, strict=True)
+        if twice and weight.view.one_hot:
+            return [subspace.prefix(first) for subspace, first, _ in ranges]  # the other side restricts the step
+        return [subspace.all_but(first, last) for subspace, first, last in ranges]
+
+    @torch.no_grad()
+    def recognise(self, batch: Any, forward: Forward) -> Recognition:
+        """Names the task with the smallest residual ‖x − B_t·B_tᵀ·x‖², B_t the directions of its own first-layer inputs."""
+        if not self.tasks:
+            raise RuntimeError("No task is remembered yet, so none can be recognised. Call consolidate first.")
+        name, rows = self.first_layer(batch, forward)
+        if other := {record.first_layer for record in self.tasks} - {name}:
+            raise ValueError(f"These inputs reach {name!r} first, and those of an old task reached {other.pop()!r}.")
+        examples = len(next(tensors_in(batch)))
+        if rows[0].shape[0] % examples:
+            raise ValueError(f"The rows of {name!r} cannot be told apart by example. Pass one example at a time.")
+        inputs = [record.inputs for record in self.tasks]
+        nothing = [type(subspace)(subspace.capacity) for subspace in inputs[0]]  # "no task" competes, too
+        *residuals, whole = (_residual(rows, own).reshape(examples, -1).sum(dim=1) for own in (*inputs, nothing))
+        best, task = torch.stack(residuals).min(dim=0)
+        second = torch.stack([*residuals, whole]).scatter(0, task[None], torch.inf).amin(dim=0)
+        return Recognition(task, torch.where(second > 0, 1 - best / second, 0))
+
+    def first_layer(self, batch: Any, forward: Forward) -> tuple[str, Tensor]:
+        """The protected layer that the forward pass reaches first, and its input rows (groups, N, n) or indices (1, N)."""
+        reached: dict[str, list[Tensor]] = {}
+
+        def keep(weight: ProtectedWeight, rows: Tensor) -> None:
+            chunk = rows.reshape(1, -1) if weight.view.one_hot else rows
+            reached.setdefault(weight.name, []).append(chunk.clone())
+
+        record_rows(self._protection.model, {w: partial(keep, w) for w in self._protection.weights}, [batch], forward)
+        if not reached:
+            raise ValueError("The forward pass reached no protected layer. Pass a forward= that does.")
+        name, chunks = next(iter(reached.items()))
+        return name, torch.cat(chunks, dim=1)
+
+    @torch.no_grad()
+    def mean_loss(self, batches: Any, forward: Forward, loss: Loss, task: int | None = None) -> float:
+        """The mean loss over batches, of today's network or of a recalled task's."""
+        total, count = torch.zeros((), dtype=torch.float64), 0
+        model = self._protection.model
+        device = next(model.parameters()).device
+        with eager_eval(model), nullcontext() if task is None else self.reading(task):
+            for batch in stream(batches):
+                on_device = map_tensors(batch, lambda x: x.to(device))
+                examples = len(next(tensors_in(batch)))
+                total += examples * loss(forward(model, on_device), on_device).double().cpu()
+                count += examples
+        total, count = summed(total), int(summed(torch.tensor(count)))
+        return float(total) / max(1, count)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the records of all tasks, for `load`."""
+        tasks = [{**vars(x), "inputs": [subspace.state() for subspace in x.inputs]} for x in self.tasks]
+        return {"tasks": tasks, "truncations": [vars(truncation) for truncation in self.truncations]}
+
+    def read(self, state: Mapping[str, Any], tasks: int) -> tuple[list[TaskRecord], list[Truncation]]:
+        """Reads a saved state, without a change to this one."""
+        if len(state["tasks"]) != tasks:
+            raise ValueError(f"{tasks} tasks with {len(state['tasks'])} records for recall")
+        records = []
+        weights = {weight.name: weight for weight in self._protection.weights}
+        for task in state["tasks"]:
+            ranks = {name: [int(rank) for rank in task["ranks"][name]] for name in weights}
+            first = weights[task["first_layer"]]
+            empty = [type(x)(x.capacity, device=first.view.weight.device) for x in first.subspaces]
+            inputs = [subspace.load(saved) for subspace, saved in zip(empty, task["inputs"], strict=True)]
+            records.append(TaskRecord(ranks, dict(task["own"]), first.name, inputs))
+        return records, [Truncation(**truncation) for truncation in state["truncations"]]
+
+
+def usual_loss(output: Any, batch: Any) -> Tensor:
+    """The loss that the model returns itself, cross-entropy for whole-number targets, or the mean squared error."""
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, Tensor):
+        return own
+    if isinstance(batch, list | tuple) and len(batch) > 1 and isinstance(batch[1], Tensor):
+        classes = not batch[1].is_floating_point()
+        return F.cross_entropy(output, batch[1]) if classes else F.mse_loss(output, batch[1])
+    raise ValueError(
+        "recall=True measures a loss, and these batches have no targets. Pass recall=lambda output, batch: …"
+    )
+
+
+def _each_group(stack: Tensor, subspaces: list[Subspace]) -> Tensor:
+    return torch.stack([subspace.remove(matrix) for matrix, subspace in zip(stack, subspaces, strict=True)])
+
+
+def _residual(rows: Tensor, own: list[Subspace]) -> Tensor:
+    """‖x − B·Bᵀ·x‖² of every row, summed over the groups."""
+    if rows.is_floating_point():
+        outside = _each_group(rows.double(), own)
+        return outside.square().sum(dim=(0, 2))
+    unused = own[0].remove(torch.ones(own[0].capacity, dtype=torch.float64, device=rows.device))
+    return unused[rows[0]]
+
+
+def _assign(values: Values) -> None:
+    with torch.no_grad():
+        for tensor, value in values.items():
+            tensor.copy_(value)
