@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from remnant.cli import app
 from remnant.data import BENCHMARKS
-from remnant.experiments.settings import describe, recipe, recipe_names
+from remnant.experiments.settings import RECIPES, describe, recipe
 from remnant.methods import METHODS
 from remnant.models import MODELS
 from remnant.options import REQUIRED, options_of
@@ -66,6 +66,6 @@ def test_a_setting_without_a_value_is_called_none() -> None:
 def test_a_method_takes_every_option_listed_for_it_and_lacks_none_it_needs(method: str) -> None:
     options = options_of(METHODS[method])
     needed = {name for name, option in options.items() if option.default is REQUIRED}
-    for benchmark in (None, *(name for name in recipe_names() if method in recipe(name).methods)):
+    for benchmark in (None, *(name for name in RECIPES if method in recipe(name).methods)):
         keys = {setting.key for setting in describe(benchmark, method) if "." not in setting.key}
         assert needed <= keys == options.keys()

@@ -116,5 +116,5 @@ def test_keep_copies_the_others() -> None:
     damage(bad)
     result = remnant("keep", "kept", code=1)
     assert f"{bad.path / 'settings.json'} is damaged" in result.stderr
-    assert "Kept 1 run(s) in kept." in result.stdout
+    assert "Kept 1 run in kept." in result.stdout
     assert len(find_runs(Path("kept"))) == 1

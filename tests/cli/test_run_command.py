@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from remnant.cli import app
 from remnant.cli import demo as demonstration
+from remnant.cli.runs import parse_seeds
 from remnant.data import DataError
+from remnant.errors import UserError
 from remnant.evaluation import AccuracyMatrix
 from remnant.experiments.runs import RunFolder, find_runs
 from remnant.experiments.settings import recipe, resolve
@@ -78,7 +80,7 @@ def test_two_seeds_have_a_mean_and_a_deviation(folder: Path) -> None:
         run.save_matrix(AccuracyMatrix(1, [[acc]]))
         run.save_result({"acc": acc, "bwt": -acc / 10, "seconds": {"train": 2.0, "evaluate": 1.0}, "capacity": 1.0})
     result = remnant("run", "pmnist", "gpm", "--seeds", "2", "--device", "cpu")  # finished: nothing is run
-    assert "ACC 60.00 ± 14.14 %   BWT -0.060 ± 0.014   3 ± 0 s a seed, 2 seed(s)" in result.stdout
+    assert "ACC 60.00 ± 14.14 %   BWT -0.060 ± 0.014   3 ± 0 s a seed, 2 seeds" in result.stdout
     assert "paper: ACC 93.91 %   BWT -0.03" in result.stdout
 
 
@@ -271,7 +273,7 @@ def test_reproduce_continues_after_a_row_that_cannot_be_run(monkeypatch: pytest.
 def test_keep_copies_the_small_files_of_finished_runs(folder: Path) -> None:
     remnant("run", "permuted-digits", "gpm", *FEW)
     RunFolder.create(folder / "runs", resolve("permuted-digits", "finetune"), 0)
-    assert "Kept 1 run(s) in kept." in remnant("keep", "kept").stdout
+    assert "Kept 1 run in kept." in remnant("keep", "kept").stdout
     (kept,) = find_runs(folder / "kept")
     assert kept.result() is not None
     assert not list(kept.path.glob("checkpoint*"))
@@ -288,7 +290,7 @@ def test_brackets_in_a_path_are_no_markup(folder: Path) -> None:
     words = ["permuted-digits", "finetune", *FEW, "--runs", "my [old] runs:b:"]
     assert "in my [old] runs:b:/permuted-digits/" in remnant("run", *words).stdout
     assert "Nothing to resume in my [old] runs:b::" in remnant("resume", "my [old] runs:b:").stdout
-    assert "Kept 1 run(s) in my [kept] ones." in remnant("keep", "my [kept] ones", "--runs", "my [old] runs:b:").stdout
+    assert "Kept 1 run in my [kept] ones." in remnant("keep", "my [kept] ones", "--runs", "my [old] runs:b:").stdout
 
 
 # --- demo -------------------------------------------------------------------------------------------------------------
@@ -318,3 +320,15 @@ def test_demo_without_a_writable_picture(folder: Path) -> None:
     assert demonstration._draw({name: AccuracyMatrix(1, [[0.9]]) for name in ("one", "other")}).startswith(
         "No picture: demo.png could not be written here ("
     )
+
+
+def test_seeds_as_people_write_them() -> None:
+    assert parse_seeds("3") == (0, 1, 2)
+    assert parse_seeds("3,1") == (3, 1)
+    assert parse_seeds("2,2,0") == (2, 0)  # once each
+    assert parse_seeds("7,") == (7,)
+    for wrong in ("0", "-1", "x", ",", "1,,", "1,-2", "", "1.5", "20260101", f"1,{2**64}", "9" * 5000):
+        with pytest.raises(UserError, match="--seeds"):
+            parse_seeds(wrong)
+    with pytest.raises(UserError, match=r"--seeds 20260101,$"):  # one seed, and not twenty million
+        parse_seeds("20260101")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up import run, settings
 
-from remnant.experiments.execute import parse_seeds
+from remnant.cli.runs import parse_seeds
 from remnant.report.content import make_content
 
 

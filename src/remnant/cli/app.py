@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from remnant import __version__
 from remnant.errors import UserError
 
 out = Console()
@@ -44,21 +45,14 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from remnant import __version__
-
-        typer.echo(f"remnant {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def remnant(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Learn one task after another without forgetting.
 
     Start with: remnant demo
     """
+    if version:
+        print_text(f"remnant {__version__}")
+        raise typer.Exit

@@ -4,6 +4,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -25,22 +26,26 @@ from .tables import print_accuracies
 COLUMNS = ("task", "epoch", "loss", "accuracy", "steps/s", "left")
 
 
+@dataclass
 class SeedStatus:
     """The progress of one seed, as text for each column."""
 
-    def __init__(self) -> None:
-        self.cells: dict[str, str] = {}
-        self.first: tuple[float, float] | None = None  # share of the work and time: a resumed run starts in the middle
+    cells: dict[str, str] = field(default_factory=dict)
+    first: tuple[float, float] | None = None  # share of the work and time: a resumed run starts in the middle
 
     def update(self, progress: Progress) -> None:
         self.cells["task"] = f"{progress.task + 1}/{progress.tasks}"
         if (epoch := progress.epoch) is not None:
+            share, now = (progress.task + epoch.epoch / epoch.epochs) / progress.tasks, time.perf_counter()
+            self.first = self.first or (share, now)
+            done = share - self.first[0]
+            left = (now - self.first[1]) / done * (1 - share) if done > 0 else None
             self.cells |= {
                 "epoch": f"{epoch.epoch}/{epoch.epochs}",
                 "loss": f"{epoch.loss:.3f}",
                 "accuracy": "–" if isnan(epoch.valid_accuracy) else f"{100 * epoch.valid_accuracy:.1f} %",
                 "steps/s": f"{epoch.steps / max(epoch.seconds, 1e-9):,.0f}",
-                "left": self._time_left((progress.task + epoch.epoch / epoch.epochs) / progress.tasks),
+                "left": "?" if left is None else _duration(left),
             }
         if progress.row:
             self.cells["accuracy"] = f"{100 * sum(progress.row) / len(progress.row):.1f} %"
@@ -50,14 +55,6 @@ class SeedStatus:
     def line(self) -> str:
         words = {column: f"{column} {self.cells[column]}" for column in COLUMNS if column in self.cells}
         return "  ".join(words.values()).replace("left took", "took")
-
-    def _time_left(self, share: float) -> str:
-        now = time.perf_counter()
-        if self.first is None:
-            self.first = share, now
-            return "?"
-        done = share - self.first[0]
-        return _duration((now - self.first[1]) / done * (1 - share) if done > 0 else 0.0)
 
 
 def _duration(seconds: float) -> str:
@@ -139,11 +136,11 @@ def run_and_print(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> N
     finished = [folder for folder in folders if folder.finished]
     if finished and not quiet and (first := finished[0].matrix()) is not None:
         print_accuracies(first, f"Accuracy, %, after learning each task (seed {finished[0].seed})")
-    results = [result for folder in finished if (result := folder.read().result)]
-    acc = Spread.of([result.acc for result in results], 100).text(2)
-    bwt = Spread.of([result.bwt for result in results]).text(3, "+")
-    seconds = Spread.of([sum(result.seconds.values()) for result in results]).text(0)
-    print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed(s)")
+    results = [folder.result() or {} for folder in finished]
+    acc = Spread.of([result.get("acc") for result in results], 100).text(2)
+    bwt = Spread.of([result.get("bwt") for result in results]).text(3, "+")
+    seconds = Spread.of([sum(result.get("seconds", {}).values()) for result in results]).text(0)
+    print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed{'s' * (len(results) != 1)}")
     paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
     # The paper's figures are for the recipe's settings, and would mislead beside others.
     if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):

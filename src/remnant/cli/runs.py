@@ -27,6 +27,8 @@ Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")]
 Parallel = Annotated[int, Option(min=0, help="Seeds at a time; 0: all on a GPU, one per core on a CPU.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the result.")]
 AS_BEFORE = "Default: as in the original run."
+LARGEST_SEED = 2**32 - 1
+MOST_SEEDS = 10_000
 SET = "Change a setting: lr=0.1, threshold.start=0.95, network.name=file.py:Net."
 
 
@@ -47,10 +49,28 @@ class RunOptions:
     quiet: Quiet = False
 
     def plan(self, settings: "Settings") -> "Plan":
-        from remnant.experiments.execute import Plan, parse_seeds
+        from remnant.experiments.execute import Plan
 
         how = (self.device, self.parallel, self.deterministic, self.tf32, self.steps, self.checkpoint_every)
         return Plan(settings, parse_seeds(self.seeds), self.runs, *how)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Reads `--seeds`: `5` means seeds 0 to 4, `1,3` means these two, `7,` means this one."""
+    shown = text if len(text) <= 40 else f"{text[:40]}…"
+    try:
+        numbers = tuple(int(word) for word in text.removesuffix(",").split(","))
+    except ValueError:
+        raise UserError(f"--seeds {shown}: write how many (5), or which (1,3).") from None
+    if any(number < 0 for number in numbers) or ("," not in text and numbers[0] < 1):
+        raise UserError(f"--seeds {shown}: at least one seed is needed, and none may be negative.")
+    if max(numbers) > LARGEST_SEED:
+        raise UserError(f"--seeds {shown}: a seed is at most {LARGEST_SEED:,}.")
+    if "," in text:
+        return tuple(dict.fromkeys(numbers))
+    if numbers[0] > MOST_SEEDS:  # most likely the number of one seed
+        raise UserError(f"--seeds {shown}: these are too many. For the one seed {numbers[0]} write --seeds {shown},")
+    return tuple(range(numbers[0]))
 
 
 def _with_run_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -83,7 +103,11 @@ def run(
 
     from .progress import run_and_print
 
-    settings = resolve(benchmark, method, options.set or (), options.protocol)
+    changes = options.set or []
+    settings = resolve(benchmark, method, changes, options.protocol)
+    if settings.optimizer and not any(change.startswith("lr") for change in changes):
+        chosen = f"{settings.optimizer['name']} runs with lr={settings.options['lr']:g}, chosen for plain SGD"
+        print_error(f"{chosen}. Set another with --set lr=…", "Note", "yellow")
     run_and_print(options.plan(settings), options.quiet, tensorboard)
 
 
@@ -169,7 +193,7 @@ def reproduce(
 
     Example: remnant reproduce table1a --methods gpm,ewc --no-run
     """
-    from remnant.experiments.execute import Plan, parse_seeds
+    from remnant.experiments.execute import Plan
     from remnant.experiments.paper import Reproduction, select_tables
 
     from .progress import run_plan
@@ -228,7 +252,7 @@ def report(
     reading, unfinished = content.collection.reading, len(content.unfinished)
     for path, problem in reading.damaged:
         print_error(f"{path}: {problem}", "Left out", "yellow")
-    runs = f"{len(reading.runs) - unfinished} finished run(s)" + (f", {unfinished} unfinished" if unfinished else "")
+    runs = f"{len(reading.runs) - unfinished} finished and {unfinished} unfinished runs"
     print_text(f"{output / 'index.html'}: {runs}, {len(content.grids)} tables, {len(content.drawings)} figures")
 
 

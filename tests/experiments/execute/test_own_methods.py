@@ -124,7 +124,8 @@ def test_a_mistake_in_its_code_is_shown_in_full_also_beside_other_seeds(
     added(type("Broken", (Own,), {"finish": finish}))
     monkeypatch.setattr(launch, "_exit_with_parent", lambda: None)  # there is no parent process here
     messages: queue.Queue[Any] = queue.Queue()
-    launch._run_in_child(plan(tmp_path), 0, messages)  # type: ignore[arg-type]
+    asked = plan(tmp_path)
+    launch._run_in_child(asked, asked.folder(0), torch.device("cpu"), messages)  # type: ignore[arg-type]
     errors = [message for message in messages.queue if isinstance(message, str)]
     assert errors == ["Seed 0: ValueError: shapes that do not fit"]
     trace = capfd.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from remnant.evaluation import average_accuracy, backward_transfer, learning_accuracy
-from remnant.experiments.execute import Plan, Progress, parse_seeds, pick_device, unfinished
+from remnant.experiments.execute import Plan, Progress, pick_device, unfinished
 from remnant.experiments.execute import run as run_plan
 from remnant.experiments.runs import RunError, RunFolder
 from remnant.experiments.settings import resolve
@@ -247,18 +247,6 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="does not fit this release's finetune"):
         run(asked)
     assert len(list(folder.path.glob("checkpoint-*"))) == 1
-
-
-def test_seeds_as_people_write_them() -> None:
-    assert parse_seeds("3") == (0, 1, 2)
-    assert parse_seeds("3,1") == (3, 1)
-    assert parse_seeds("2,2,0") == (2, 0)  # once each
-    assert parse_seeds("7,") == (7,)
-    for wrong in ("0", "-1", "x", ",", "1,,", "1,-2", "", "1.5", "20260101", f"1,{2**64}", "9" * 5000):
-        with pytest.raises(RunError, match="--seeds"):
-            parse_seeds(wrong)
-    with pytest.raises(RunError, match=r"--seeds 20260101,$"):  # one seed, and not twenty million
-        parse_seeds("20260101")
 
 
 def test_devices_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:

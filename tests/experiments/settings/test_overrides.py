@@ -2,7 +2,7 @@
 
 import pytest
 
-from remnant.experiments.settings import describe, recipe_names, resolve
+from remnant.experiments.settings import RECIPES, describe, resolve
 from remnant.options import OptionError
 
 
@@ -189,7 +189,7 @@ def test_a_very_long_override_is_refused_in_few_words(letter: str) -> None:
 
 
 def test_every_setting_described_can_be_set_to_the_value_shown() -> None:
-    for benchmark in (None, *recipe_names()):
+    for benchmark in (None, *RECIPES):
         for key, value, allowed, source in describe(benchmark, "gpm"):
             assert allowed
             assert source.endswith(".toml") or source.startswith("default of ")

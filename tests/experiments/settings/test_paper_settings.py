@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remnant.experiments.settings import recipe, recipe_names, resolve
+from remnant.experiments.settings import RECIPES, recipe, resolve
 from remnant.methods import METHODS
 from remnant.options import OptionError
 
@@ -43,7 +43,7 @@ def test_every_method_of_the_papers_tables_is_in_the_recipe() -> None:
         assert recipe(benchmark).paper.keys() <= recipe(benchmark).methods.keys()
 
 
-@pytest.mark.parametrize("benchmark", recipe_names())
+@pytest.mark.parametrize("benchmark", RECIPES)
 def test_a_method_that_a_benchmark_has_not_says_why(benchmark: str) -> None:
     content = recipe(benchmark)
     assert content.without.keys() <= METHODS.keys() - content.methods.keys()

@@ -3,13 +3,13 @@
 import pytest
 
 from remnant.data import BENCHMARKS
-from remnant.experiments.settings import describe, recipe, recipe_names, resolve
+from remnant.experiments.settings import RECIPES, describe, recipe, resolve
 from remnant.models import build
 from remnant.options import options_of
 
 EVERYTHING = [
     (benchmark, method, protocol)
-    for benchmark in recipe_names()
+    for benchmark in RECIPES
     for method in recipe(benchmark).methods
     for protocol in ("paper", "sane")
 ]
@@ -79,7 +79,7 @@ SUPERCLASS = {  # acc, capacity
 
 
 def test_every_benchmark_has_a_recipe_and_no_recipe_lacks_its_benchmark() -> None:
-    assert recipe_names() == sorted(BENCHMARKS)
+    assert RECIPES == sorted(BENCHMARKS)
 
 
 @pytest.mark.parametrize(("benchmark", "method", "protocol"), EVERYTHING)
@@ -120,10 +120,10 @@ def test_the_paper_s_numbers_beside_the_recipes() -> None:
     found = {method: (result.acc, result.capacity) for method, result in recipe("cifar100-superclass").paper.items()}
     assert found == SUPERCLASS
     typed = {*PAPER, *(("cifar100-superclass", method) for method in SUPERCLASS)}
-    assert {(b, m) for b in recipe_names() for m in recipe(b).paper} == typed
+    assert {(b, m) for b in RECIPES for m in recipe(b).paper} == typed
 
 
-@pytest.mark.parametrize("benchmark", [b for b in recipe_names() if "norm" in recipe(b).network])
+@pytest.mark.parametrize("benchmark", [b for b in RECIPES if "norm" in recipe(b).network])
 def test_tables_are_made_with_batch_statistics_and_the_authors_rank(benchmark: str) -> None:
     paper, sane = resolve(benchmark, "gpm"), resolve(benchmark, "gpm", protocol="sane")
     assert (paper.network["norm"], paper.options["rank_rule"]) == ("batch", "authors")
@@ -142,7 +142,7 @@ def test_seed_k_learns_the_superclasses_in_order_k() -> None:
     assert resolve("cifar100-superclass", "gpm", ["stream.order=3"]).stream["order"] == 3
 
 
-@pytest.mark.parametrize("benchmark", recipe_names())
+@pytest.mark.parametrize("benchmark", RECIPES)
 def test_no_option_of_a_recipe_is_of_any_kind(benchmark: str) -> None:
     for method in recipe(benchmark).methods:
         for setting in describe(benchmark, method):

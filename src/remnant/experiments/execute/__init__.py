@@ -1,9 +1,8 @@
 """Carries out runs: `run(Plan(resolve("permuted-digits", "gpm"), seeds=(0,), root=Path("runs")))`."""
 
-from .factory import build_method
-from .launch import run
-from .one_run import Progress, RunInProgress, Watcher
-from .plan import Plan, parse_seeds, pick_device, prepare_torch, unfinished
+from .launch import Plan, pick_device, prepare_torch, run
+from .one_run import Progress, RunInProgress, Watcher, build_method
+from .resume import unfinished
 from .sweep import Sweep, without_drift
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "Sweep",
     "Watcher",
     "build_method",
-    "parse_seeds",
     "pick_device",
     "prepare_torch",
     "run",

@@ -5,32 +5,32 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..runs import RunError
+from ..runs import RunError, RunFolder
 from .one_run import RunInProgress, Watcher
-from .plan import Plan
+
+if TYPE_CHECKING:
+    from .launch import Plan
 
 POLL = 1e-4  # seconds between two looks at the device; an epoch takes a thousand times as long
 
 
-def run_on_gpu(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Watcher) -> None:
+def run_on_gpu(plan: "Plan", folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:
     """Runs these seeds of a plan side by side."""
     with ExitStack() as locks:
-        runs = []
-        for seed in seeds:
-            folder = plan.folder(seed)
+        for folder in folders:
             locks.enter_context(folder.lock())
-            if not folder.finished:  # another process may have finished it before the lock was taken
-                folder.save_execution(plan.execution)
-                runs.append(RunInProgress(plan, seed, folder, watch))
+        # Another process may have finished one before its lock was taken.
+        runs = [RunInProgress(plan, folder, device, watch) for folder in folders if not folder.finished]
         try:
             run_side_by_side(runs, device)
         except torch.cuda.OutOfMemoryError as error:
             raise RunError(
-                f"The GPU ran out of memory with {len(seeds)} seed(s) side by side. Finished tasks are kept: run the same "
-                f"command with --parallel {max(1, len(seeds) // 2)}. ({str(error).splitlines()[0]})"
+                f"The GPU ran out of memory ({str(error).splitlines()[0]}). Finished tasks are kept: run the same command "
+                f"with --parallel {max(1, len(runs) // 2)}."
             ) from error
 
 

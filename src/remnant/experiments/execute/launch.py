@@ -1,4 +1,4 @@
-"""Runs a plan: one seed, several CPU processes, or several seeds side by side on a GPU."""
+"""Plans, and how they are carried out: one seed, several CPU processes, or several seeds side by side on a GPU."""
 
 from __future__ import annotations
 
@@ -9,18 +9,110 @@ import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.queues import Queue
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from remnant.accelerated import STEP_KINDS
 from remnant.errors import UserError
 from remnant.training import run_to_completion
 
-from ..runs import RunError, RunFolder, finished_before
+from ..runs import RunError, RunFolder, check_files, finished_before
+from ..settings import Settings
 from .gpu_scheduler import run_on_gpu
 from .one_run import Progress, RunInProgress, Watcher
-from .plan import Plan, pick_device, prepare_torch
+
+EXECUTION = ("deterministic", "tf32", "steps", "checkpoint_every", "drift")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run and how.
+
+    Args:
+        settings: from `remnant.experiments.resolve`.
+        seeds: one run for each.
+        root: the folder of all runs.
+        device: auto, cpu, cuda or cuda:N.
+        parallel: how many seeds run at the same time; 0 means as many as the device takes.
+        deterministic: bit-equal results on the same machine.
+        tf32: TensorFloat-32 on GPUs.
+        steps: auto (the fastest way), captured (CUDA graphs) or eager (one by one).
+        checkpoint_every: epochs between checkpoints; 0 means only after tasks.
+        checkpoint_seconds: least seconds between two checkpoints of a task.
+        drift: whether to record how far the layers drift for the first task.
+
+    Example:
+        >>> from remnant.experiments import resolve
+        >>> Plan(resolve("permuted-digits", "gpm"), seeds=(0, 1), root=Path("runs")).seeds
+        (0, 1)
+    """
+
+    settings: Settings
+    seeds: tuple[int, ...]
+    root: Path
+    device: str = "auto"
+    parallel: int = 0
+    deterministic: bool = False
+    tf32: bool = True
+    steps: str = "auto"
+    checkpoint_every: int = 20
+    checkpoint_seconds: float = 60.0
+    drift: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps not in STEP_KINDS:
+            raise RunError(f"--steps {self.steps}: there is no such way to take steps. Use {', '.join(STEP_KINDS)}.")
+
+    @property
+    def execution(self) -> dict[str, Any]:
+        """What resuming needs beside the settings, to continue in the same way."""
+        return {name: getattr(self, name) for name in EXECUTION}
+
+    def folder(self, seed: int) -> RunFolder:
+        """The run folder of a seed, made or found."""
+        device = pick_device(self.device)
+        folder = RunFolder.create(self.root, self.settings, seed, device=device, execution=self.execution)
+        if not folder.new:
+            check_files(folder)
+        return folder
+
+
+def pick_device(name: str) -> torch.device:
+    """The device for `auto`, `cpu`, `cuda` or `cuda:N`; RunError if there is no such device."""
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise RunError(f"--device {name}: there is no such device. Use auto, cpu, cuda or cuda:N.")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise RunError(f"--device {name}: torch {torch.__version__} finds no CUDA device. Use --device cpu.")
+    if (index := device.index or 0) >= torch.cuda.device_count():
+        raise RunError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, numbered from 0.")
+    return torch.device("cuda", index)
+
+
+def prepare_torch(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
+    """Sets the process-wide switches of torch. Call it before the first kernel runs."""
+    torch.set_float32_matmul_precision("high" if tf32 and not deterministic else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32 and not deterministic
+    torch.backends.cudnn.benchmark = False  # it gains next to nothing, and its choice varies from run to run
+    # With more workspace cuBLAS splits a small product among many blocks. That fills an idle GPU: it saves 7 % of a step
+    # for one AlexNet alone, and costs as much for each of five. The workspace is small even for one run, because a run's
+    # rounding must not depend on the runs beside it.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    if deterministic != torch.are_deterministic_algorithms_enabled():  # setting it loads torch's compiler: seconds
+        torch.use_deterministic_algorithms(deterministic)
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # a second thread slows small models down, a second process does not
 
 
 def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
@@ -39,31 +131,31 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
     watch = watch or (lambda progress: None)
     device = pick_device(plan.device)
     prepare_torch(device, deterministic=plan.deterministic, tf32=plan.tf32)
-    folders: dict[int, RunFolder] = {}
+    folders: list[RunFolder] = []
     try:
         for seed in plan.seeds:
-            folders[seed] = plan.folder(seed)
-        finished = [seed for seed in sorted(folders) if folders[seed].finished]
-        for seed in finished:
-            folders[seed].clear_checkpoints()  # a kill right after the result leaves them
-            watch(Progress(seed, note=finished_before(folders[seed])))
-        _run_seeds(plan, [seed for seed in folders if seed not in finished], device, watch)
+            folders.append(plan.folder(seed))
+        for folder in folders:
+            if folder.finished:
+                folder.clear_checkpoints()  # a kill right after the result leaves them
+                watch(Progress(folder.seed, note=finished_before(folder)))
+        _run_seeds(plan, [folder for folder in folders if not folder.finished], device, watch)
     except Exception:
-        for folder in folders.values():
+        for folder in folders:
             _remove_if_unused(folder, watch)
         raise
-    return list(folders.values())
+    return folders
 
 
-def _run_seeds(plan: Plan, seeds: Sequence[int], device: torch.device, watch: Watcher) -> None:
-    if seeds and device.type == "cuda":
-        parallel = plan.parallel or len(seeds)
-        for start in range(0, len(seeds), parallel):
-            run_on_gpu(plan, seeds[start : start + parallel], device, watch)
-    elif len(seeds) == 1:
-        run_seed(plan, seeds[0], watch)
-    elif seeds:
-        _run_in_processes(plan, seeds, watch)
+def _run_seeds(plan: Plan, folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:
+    if folders and device.type == "cuda":
+        parallel = plan.parallel or len(folders)
+        for start in range(0, len(folders), parallel):
+            run_on_gpu(plan, folders[start : start + parallel], device, watch)
+    elif len(folders) == 1:
+        run_seed(plan, folders[0], device, watch)
+    elif folders:
+        _run_in_processes(plan, folders, device, watch)
 
 
 def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
@@ -76,27 +168,26 @@ def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
             watch(Progress(folder.seed, note=note))
 
 
-def run_seed(plan: Plan, seed: int, watch: Watcher) -> None:
+def run_seed(plan: Plan, folder: RunFolder, device: torch.device, watch: Watcher) -> None:
     """Runs one seed to its end, unless it is finished already."""
-    folder = plan.folder(seed)
     with folder.lock():
         if not folder.finished:
-            folder.save_execution(plan.execution)
-            run_to_completion(RunInProgress(plan, seed, folder, watch).work())
+            run_to_completion(RunInProgress(plan, folder, device, watch).work())
 
 
-def _run_in_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:
+def _run_in_processes(plan: Plan, folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:
     """Runs each seed in a process of its own, `plan.parallel` or one per core at a time."""
     context = multiprocessing.get_context("spawn")
     messages: Queue[Progress | str] = context.Queue()
-    waiting, running = list(seeds), dict[int, Any]()
+    waiting, running = list(folders), dict[int, Any]()
     errors: list[str] = []
     limit = plan.parallel or os.cpu_count() or 1
     while waiting or running:
         while waiting and len(running) < limit:
-            seed = waiting.pop(0)
-            running[seed] = context.Process(target=_run_in_child, args=(plan, seed, messages))
-            running[seed].start()
+            folder = waiting.pop(0)
+            process = context.Process(target=_run_in_child, args=(plan, folder, device, messages))
+            running[folder.seed] = process
+            process.start()
         try:
             message = messages.get(timeout=0.2)
             if isinstance(message, Progress):
@@ -114,18 +205,18 @@ def _run_in_processes(plan: Plan, seeds: Sequence[int], watch: Watcher) -> None:
         raise RunError(" ".join(sorted(errors)) + " Finished tasks are kept; run the same command again to continue.")
 
 
-def _run_in_child(plan: Plan, seed: int, messages: Queue[Progress | str]) -> None:
+def _run_in_child(plan: Plan, folder: RunFolder, device: torch.device, messages: Queue[Progress | str]) -> None:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
-        prepare_torch(pick_device(plan.device), deterministic=plan.deterministic, tf32=plan.tf32)
-        run_seed(plan, seed, messages.put)
+        prepare_torch(device, deterministic=plan.deterministic, tf32=plan.tf32)
+        run_seed(plan, folder, device, messages.put)
     except RunError as error:  # its message names the run
         messages.put(str(error))
     except (UserError, OSError) as error:
-        messages.put(f"Seed {seed}: {error}")
+        messages.put(f"Seed {folder.seed}: {error}")
     except Exception as error:  # a bug, most likely in the user's own method: show all of it
         traceback.print_exc()
-        messages.put(f"Seed {seed}: {type(error).__name__}: {error}")
+        messages.put(f"Seed {folder.seed}: {type(error).__name__}: {error}")
     except KeyboardInterrupt:  # the parent receives it too, and reports it
         os._exit(130)
 

@@ -2,26 +2,33 @@
 
 import math
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from remnant.accelerated import FastestExecutor
-from remnant.data import Split, Stream, Task
+from remnant.accelerated import FastestTrainer, fuse_activations
+from remnant.data import Split, Stream, Task, load_stream
+from remnant.errors import UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
 from remnant.memory import ConsolidationError, StateError, activation_drift
-from remnant.methods import Method
+from remnant.methods import METHODS, Method
+from remnant.models import build
+from remnant.registry import file_of, is_file_reference
 from remnant.training import Blocking, EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, evaluate_method
 
 from ..runs import RunError, RunFolder, note_code
-from .factory import build_method
-from .plan import Plan, pick_device
+from ..settings import Settings, recipe
+
+if TYPE_CHECKING:
+    from .launch import Plan
 
 DRIFT_EXAMPLES = 1000  # of the test set; a convolutional layer has millions of activations for them
+OTHER_LAYERS = " The recipe's thresholds name layers of its own network: add --set threshold=0.97."
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,45 @@ class Progress:
 Watcher = Callable[[Progress], None]
 
 
+def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[Stream, Method]:
+    """Builds the stream of a seed, and the method with its network on the device."""
+    name = settings.benchmark
+    try:
+        stream = load_stream(name, seed=seed, **settings.stream)
+        classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
+        options = dict(settings.network)
+        name = options.pop("name")
+        network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
+        if device.type == "cuda":
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
+            fuse_activations(network)
+        name = settings.method
+        method = METHODS[name](network.to(device), **settings.options)
+        if settings.optimizer:
+            method.use_optimizer(**settings.optimizer)
+    except UserError:
+        raise
+    except Exception as error:
+        if is_file_reference(name):
+            place = _line(error, name)
+            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{place}.") from error
+        if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
+            usual = recipe(settings.benchmark, settings.protocol).methods.get(settings.method, {}).get("threshold")
+            names_layers = str(error).startswith("threshold[")
+            hint = OTHER_LAYERS if names_layers and settings.options["threshold"] == usual else ""
+            raise RunError(f"{settings.method} on {settings.benchmark}: {error}{hint}") from error
+        raise
+    return stream, method
+
+
+def _line(error: Exception, name: str) -> str:
+    """The last line of the user's file on the way to the error."""
+    file = file_of(name).name
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename.endswith(file)]
+    return f" ({file}, line {lines[-1]})" if lines else ""
+
+
 class RunInProgress:
     """A run between its first task and its result. `work()` trains it; the folder's lock must be held."""
 
@@ -51,10 +97,10 @@ class RunInProgress:
     matrix: AccuracyMatrix  # on test sets
     validation: AccuracyMatrix | None  # the same on validation sets, if every task has one
 
-    def __init__(self, plan: Plan, seed: int, folder: RunFolder, watch: Watcher) -> None:
-        self.plan, self.settings, self.seed, self.folder, self.watch = plan, plan.settings, seed, folder, watch
-        self.device = pick_device(plan.device)
-        self.random = RandomState(seed, self.device)
+    def __init__(self, plan: "Plan", folder: RunFolder, device: torch.device, watch: Watcher) -> None:
+        self.plan, self.settings, self.folder, self.device, self.watch = plan, plan.settings, folder, device, watch
+        self.seed = folder.seed
+        self.random = RandomState(self.seed, device)
         self.record_drift = plan.drift
         self.first_weights: dict[str, torch.Tensor] | None = None  # after the first task, if the drift is recorded
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
@@ -65,14 +111,18 @@ class RunInProgress:
     def work(self) -> Work[None]:
         """Learns task after task. Yields while the device works, and functions that write files."""
         self.random.use()
+        self.folder.save_execution(self.plan.execution)
         self.stream, self.method = build_method(self.settings, self.seed, self.device)
         self.tasks = self.method.curriculum(self.stream)
         self.matrix = AccuracyMatrix(len(self.stream))
         self.validation = AccuracyMatrix(len(self.stream)) if all(len(task.valid) for task in self.stream) else None
         schedule = Schedule(lr=self.settings.options["lr"], **self.settings.training)
-        trainer = Trainer(schedule, FastestExecutor(self.plan.steps))
+        trainer = FastestTrainer(schedule, self.plan.steps)
         first, training = self._resume()
-        self._warn_about_settings(first)
+        if self.plan.steps == "captured" and self.device.type == "cpu":
+            self._note(first, "steps are not captured: CUDA graphs need a GPU, and this run is on the CPU")
+        if "patience" in self.settings.training and self.validation is None:
+            self._note(first, "tasks without a validation set (stream.valid) train all their epochs: no early stopping")
         held_out: list[tuple[Split, Split]] = []  # test and validation sets stay on the device after their task
         for number in range(first, len(self.tasks)):
             task = self.tasks[number].to(self.device)
@@ -84,17 +134,14 @@ class RunInProgress:
             held_out += [(each.test.to(self.device), each.valid.to(self.device)) for each in added]
             yield from self._train(trainer, number, task, training)
             self._consolidate(number, task.train)
-            row = yield from self._evaluate([test for test, _ in held_out], self.matrix, schedule.evaluation_batch)
-            if self.validation is not None:
-                valid = [valid for _, valid in held_out]
-                yield from self._evaluate(valid, self.validation, schedule.evaluation_batch)
+            row = yield from self._evaluate(held_out, schedule.evaluation_batch)
             if self.record_drift and number == 0 and self.method.ranks():
                 weights = self.method.network.state_dict()
                 self.first_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
             training = TrainingState()
             yield self._checkpoint(number + 1, training)
-            self.watch(Progress(self.seed, number, len(self.tasks), row=tuple(float(x) for x in row)))
-        if self.record_drift:
+            self.watch(Progress(self.seed, number, len(self.tasks), row=row))
+        if self.record_drift and self.method.ranks():
             self._save_drift(self.stream[0].test.to(self.device), schedule.evaluation_batch)
         self._save_result()
 
@@ -135,14 +182,18 @@ class RunInProgress:
             self._note(number, str(warning.message))
         self._count_seconds("consolidate")
 
-    def _evaluate(self, splits: Sequence[Split], matrix: AccuracyMatrix, batch: int) -> Work[NDArray[np.float64]]:
-        """Appends the accuracies on all tasks so far to the matrix."""
-        row = (yield from evaluate_method(self.method, dict(enumerate(splits)), batch)).accuracy
-        while matrix.learned + 1 < len(row):  # joint training has no rows before the last
-            matrix.append(np.full(matrix.learned + 1, np.nan))
-        matrix.append(row)
+    def _evaluate(self, held_out: Sequence[tuple[Split, Split]], batch: int) -> Work[tuple[float, ...]]:
+        """Appends the accuracies on all tasks so far to both matrices; returns those on test sets."""
+        rows = []
+        for matrix, splits in zip((self.matrix, self.validation), zip(*held_out, strict=True), strict=True):
+            if matrix is not None:
+                row = (yield from evaluate_method(self.method, dict(enumerate(splits)), batch)).accuracy
+                while matrix.learned + 1 < len(row):  # joint training has no rows before the last
+                    matrix.append(np.full(matrix.learned + 1, np.nan))
+                matrix.append(row)
+                rows.append(tuple(row.tolist()))
         self._count_seconds("evaluate")
-        return row
+        return rows[0]
 
     def _checkpoint(self, task: int, training: TrainingState) -> Blocking:
         """A function that writes a checkpoint and, between two tasks, the matrix and the ranks before it.
@@ -153,7 +204,7 @@ class RunInProgress:
         ranks = self.method.ranks() if between_tasks else {}
         state = {
             "task": task,
-            "training": training.state_dict(),
+            "training": dict(vars(training)),
             "method": self.method.state_dict(),
             "random": self.random.get(),
             "matrix": self.matrix.to_csv(),
@@ -204,40 +255,29 @@ class RunInProgress:
             self._note(task, other_code, serious=True)
         return task, training
 
-    def _warn_about_settings(self, task: int) -> None:
-        if self.plan.steps == "captured" and self.device.type == "cpu":
-            self._note(task, "steps are not captured: CUDA graphs need a GPU, and this run is on the CPU")
-        if "patience" in self.settings.training and self.validation is None:
-            self._note(task, "tasks without a validation set (stream.valid) train all their epochs: no early stopping")
-
     def _save_drift(self, test: Split, batch: int) -> None:
         """Records how far the layers drift for test inputs of the first task: the paper's interference activation."""
-        last, ranks = len(self.tasks) - 1, self.method.ranks()
-        if self.first_weights is None:
-            if ranks:
-                reason = "the run began without recording it, and the first task's network is gone"
-                self._note(last, f"the drift is not recorded: {reason}")
-            return
         # Shuffled, always in the same order: a batch of one class would be normalised away.
         order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:DRIFT_EXAMPLES]
         parts = [part for part in order.to(test.x.device).split(batch) if len(part) > 1 or len(order) == 1]
         batches = ((test.x[part], 0) for part in parts)
         try:
-            found = activation_drift(self.method.network, self.first_weights, batches, ranks)
+            if self.first_weights is None:
+                raise ValueError("the run began without recording it, and the first task's network is gone")
+            found = activation_drift(self.method.network, self.first_weights, batches, self.method.ranks())
         except ValueError as error:
-            self._note(last, f"the drift is not recorded: {error}")
+            self._note(len(self.tasks) - 1, f"the drift is not recorded: {error}")
             return
         if histograms := {layer: {"edges": each.edges, "counts": each.counts} for layer, each in found.items()}:
             self.folder.save_drift(histograms)
 
     def _save_result(self) -> None:
-        validation = self.validation
         result = {
             "acc": average_accuracy(self.matrix),
             "bwt": backward_transfer(self.matrix),
             # Settings are chosen by these: test sets are not for that.
-            "validation_acc": None if validation is None else average_accuracy(validation),
-            "validation_bwt": None if validation is None else backward_transfer(validation),
+            "validation_acc": average_accuracy(self.validation) if self.validation else None,
+            "validation_bwt": backward_transfer(self.validation) if self.validation else None,
             "learning_accuracy": learning_accuracy(self.matrix),
             "seconds": self.seconds,
             "capacity": self.method.capacity,

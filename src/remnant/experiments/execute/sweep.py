@@ -10,7 +10,7 @@ from remnant.options import OptionError
 
 from ..runs import RunFolder
 from ..settings import Settings, resolve
-from .plan import Plan, pick_device
+from .launch import Plan, pick_device
 
 EXAMPLE = "threshold.start=0.90,0.95"
 NOT_FINISHED = "not finished"

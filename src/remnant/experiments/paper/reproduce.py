@@ -84,5 +84,5 @@ def keep(runs: Path, target: Path) -> tuple[str, list[str]]:
         raise RunError(
             f"No run in {runs} is finished, so nothing was kept. Name another folder with --runs, or resume the runs."
         )
-    times = f" and the times of {len(timed)} benchmark(s)" if timed else ""
-    return f"Kept {len(finished)} run(s){times} in {target}.", problems
+    times = f" and the times of {', '.join(path.stem for path in timed)}" if timed else ""
+    return f"Kept {len(finished)} run{'s' * (len(finished) != 1)}{times} in {target}.", problems

@@ -133,13 +133,14 @@ class RunFolder:
         with explained(path):
             if not self.path.exists():  # some releases of filelock would create it
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            holder = _holder(path)  # read first: some releases empty the file when they try to lock it
+            holder = ""
+            with suppress(OSError):  # read first: some releases empty the file when they try to lock it
+                holder = path.read_text(encoding="utf-8", errors="replace")
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                raise RunError(
-                    f"{self.path} is being written by {holder}. Wait until it has ended, or stop it, then try again."
-                ) from None
+                advice = "Wait until it has ended, or stop it, then try again."
+                raise RunError(f"{self.path} is being written by {_process(holder)}. {advice}") from None
         try:
             # The holder's name is only for the message above. A full disk must not stop the run here.
             with suppress(OSError):
@@ -268,11 +269,11 @@ class RunFolder:
         return f"RunFolder('{self.path}')"
 
 
-def _holder(path: Path) -> str:
-    with suppress(OSError):
-        pid, _, host = path.read_text(encoding="utf-8", errors="replace").partition(" ")
-        if pid.isdigit() and host != socket.gethostname():
-            return f"process {pid} on {host}"
-        if pid.isdigit():
-            return f"process {pid}" + (" (this one)" if int(pid) == os.getpid() else "")
-    return "another process"
+def _process(holder: str) -> str:
+    """Names the process that holds a lock, from what it wrote into the lock file."""
+    pid, _, host = holder.partition(" ")
+    if not pid.isdigit():
+        return "another process"
+    if host != socket.gethostname():
+        return f"process {pid} on {host}"
+    return f"process {pid}" + (" (this one)" if int(pid) == os.getpid() else "")

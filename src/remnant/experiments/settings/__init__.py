@@ -1,6 +1,6 @@
 """The settings of a run: a recipe, and what `--set` changes in it."""
 
-from .recipe import PaperResult, Recipe, recipe, recipe_names
+from .recipe import RECIPES, PaperResult, Recipe, recipe
 from .resolve import Settings, describe, resolve
 
-__all__ = ["PaperResult", "Recipe", "Settings", "describe", "recipe", "recipe_names", "resolve"]
+__all__ = ["RECIPES", "PaperResult", "Recipe", "Settings", "describe", "recipe", "resolve"]

@@ -11,6 +11,8 @@ from remnant.errors import nearest
 from remnant.options import Kind, Option, OptionError
 from remnant.registry import is_file_reference
 
+from .recipe import section_of
+
 EARLY_STOPPING = ("training.patience", "training.factor", "training.lr_min")  # set together or not at all
 # Our settings, each with the names that other libraries use for it.
 OTHER_NAMES = {
@@ -42,11 +44,6 @@ class Change(NamedTuple):
     value: Any
     label: str
     part: str = ""
-
-
-def section_of(key: str) -> str:
-    """Returns the section of a key. The method's own options have no prefix."""
-    return key.partition(".")[0] if "." in key else "options"
 
 
 def parse(overrides: Sequence[str]) -> list[Change]:

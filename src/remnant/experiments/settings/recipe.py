@@ -13,9 +13,10 @@ from remnant.errors import did_you_mean
 from remnant.options import OptionError, checked
 from remnant.registry import is_file_reference
 
-FALLBACK = "default"  # the recipe of streams that have none of their own
+FALLBACK = "default.toml"  # the recipe of streams that have none of their own
 PROTOCOLS = ("paper", "sane")
-FOLDER = files("remnant.experiments.settings") / "recipes"
+FILES = {file.name: file for file in (files(__package__) / "recipes").iterdir() if file.name.endswith(".toml")}
+RECIPES = sorted(name.removesuffix(".toml") for name in FILES if name != FALLBACK)  # the benchmarks that have one
 SECTIONS = ("stream", "network", "training", "optimizer")
 
 
@@ -63,10 +64,9 @@ class Recipe:
         return deepcopy(found)
 
 
-def recipe_names() -> list[str]:
-    """Returns the names of all benchmarks that have a recipe."""
-    names = (entry.name.removesuffix(".toml") for entry in FOLDER.iterdir() if entry.name.endswith(".toml"))
-    return sorted(name for name in names if name != FALLBACK)
+def section_of(key: str) -> str:
+    """Returns the section of a key. The method's own options have no prefix."""
+    return key.partition(".")[0] if "." in key else "options"
 
 
 @cache
@@ -74,13 +74,13 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     """Returns the recipe of a benchmark. Streams from a file or an installed package share the recipe `default.toml`."""
     if protocol not in PROTOCOLS:
         raise OptionError(f"--protocol {protocol}: write {' or '.join(PROTOCOLS)}.")
-    has_own = benchmark in recipe_names()
+    has_own = benchmark in RECIPES
     if not has_own and benchmark.endswith(".py"):
         raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
     if not has_own and not is_file_reference(benchmark) and benchmark not in BENCHMARKS:
         raise OptionError(f"No benchmark called '{benchmark}'. {did_you_mean(benchmark, BENCHMARKS)}")
-    file = f"{benchmark if has_own else FALLBACK}.toml"
-    content = tomllib.loads((FOLDER / file).read_text(encoding="utf-8"))
+    file = f"{benchmark}.toml" if has_own else FALLBACK
+    content = tomllib.loads(FILES[file].read_text(encoding="utf-8"))
     sane, methods = content.pop("sane", {}), content["methods"]
     if protocol == "sane":  # a changed setting is replaced whole, also if it is a table
         for method, changes in sane.pop("methods", {}).items():

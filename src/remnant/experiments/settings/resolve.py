@@ -15,8 +15,8 @@ from remnant.options import ANYTHING, REQUIRED, Kind, Option, OptionError, optio
 from remnant.registry import Registry, UnknownNameError, is_file_reference
 from remnant.training import Schedule
 
-from .overrides import EARLY_STOPPING, Section, located, merged, parse, refuse_contradictions, section_of
-from .recipe import SECTIONS, Recipe, recipe
+from .overrides import EARLY_STOPPING, Section, located, merged, parse, refuse_contradictions
+from .recipe import SECTIONS, Recipe, recipe, section_of
 
 NAMED: dict[str, Registry[Any]] = {"network": MODELS, "optimizer": OPTIMIZERS}  # sections with a name of their own
 PLAIN_SGD = "sgd"
@@ -41,7 +41,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         # The first layer pattern that matches counts, and JSON with sorted keys loses their order.
-        object.__setattr__(self, "options", {name: _most_special_first(value) for name, value in self.options.items()})
+        object.__setattr__(self, "options", _most_special_first(self.options))
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the settings as tables for JSON. An empty `optimizer` is left out."""
@@ -87,7 +87,7 @@ def resolve(
     method: str | type[Method],
     overrides: Sequence[str] = (),
     protocol: str = "paper",
-) -> "Settings":
+) -> Settings:
     """Returns the settings of a method on a benchmark.
 
     Args:
@@ -115,11 +115,12 @@ def describe(benchmark: str | None, method: str) -> list[Setting]:
     if benchmark:
         draft.sections["stream"] = _stream_section(benchmark)
     in_recipe, lines = draft.base.values(method), []
-    for section in draft.sections.values():
-        for key, (kind, default) in section.options.items():
+    for section, (owner, options) in draft.sections.items():
+        for key, (kind, default) in options.items():
             value = draft.values.get(key, "required" if default is REQUIRED else default)
-            source = draft.base.file if key in in_recipe else f"default of {section.owner}"
-            lines.append(Setting(key, _written(value), kind.words, source))
+            source = draft.base.file if key in in_recipe else f"default of {owner}"
+            names = ", ".join(NAMED[section]) if key == f"{section}.name" else ""
+            lines.append(Setting(key, _written(value), f"{names} or {kind.words}" if names else kind.words, source))
     return lines
 
 
@@ -197,7 +198,7 @@ class _Draft:
         elif value == default and (value is None or key not in self.stated):
             del self.values[key]
 
-    def settings(self, protocol: str) -> "Settings":
+    def settings(self, protocol: str) -> Settings:
         missing = [key for key in EARLY_STOPPING if key not in self.values]
         if 0 < len(missing) < len(EARLY_STOPPING):
             raise OptionError(f"Early stopping needs {' and '.join(missing)} too. Set all of it, or nothing.")
@@ -237,9 +238,8 @@ def _method_options(base: Recipe, method: str) -> dict[str, Option]:
 
 def _named_section(section: str, name: Any, label: str = "") -> Section:
     """Returns the name and the options of a network or optimizer."""
-    registry = NAMED[section]
-    options = options_of(_find(registry, name, label, Network if section == "network" else object))
-    allowed = Kind(f"{', '.join(registry)} or path/to/file.py:Name", lambda value: isinstance(value, str))
+    options = options_of(_find(NAMED[section], name, label, Network if section == "network" else object))
+    allowed = Kind("path/to/file.py:Name", lambda value: isinstance(value, str))
     name_option = Option(allowed, PLAIN_SGD if section == "optimizer" else REQUIRED)
     return Section(str(name), {f"{section}.{key}": option for key, option in {"name": name_option, **options}.items()})
 

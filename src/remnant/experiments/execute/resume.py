@@ -1,0 +1,63 @@
+"""Finds interrupted runs, and plans that continue them in the way they were started."""
+
+from pathlib import Path
+from typing import Any
+
+from remnant.errors import UserError
+
+from ..runs import RunError, RunFolder, damaged, readable_runs
+from ..settings import Settings
+from .launch import EXECUTION, Plan
+
+
+def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> tuple[list[Plan], list[str]]:
+    """Plans for every run at or below `path` without a result, and a sentence for each that cannot be resumed.
+
+    Seeds with the same settings share a plan. `execution` are options of `Plan` to change; None keeps the run's own.
+    """
+    found, problems = readable_runs(path)
+    if not found and not problems:
+        raise RunError(f"{path} holds no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
+    changed = {name: value for name, value in execution.items() if value is not None}
+    groups: dict[tuple[Any, ...], list[RunFolder]] = {}
+    for folder in found:
+        try:
+            if folder.finished:
+                folder.clear_checkpoints()  # a kill right after the result leaves them
+            else:
+                how = {**(folder.execution() or {}), **changed}
+                options = tuple((name, how[name]) for name in EXECUTION if name in how)
+                groups.setdefault((_root(folder), _settings(folder).digest, options), []).append(folder)
+        except RunError as error:
+            problems.append(str(error))
+    plans = [
+        Plan(_settings(runs[0]), tuple(sorted(run.seed for run in runs)), root, device, parallel, **dict(options))
+        for (root, _, options), runs in groups.items()
+    ]
+    return plans, problems
+
+
+def _settings(folder: RunFolder) -> Settings:
+    """The run's settings. Edited ones are refused: they describe another run, which has another folder."""
+    try:
+        settings = Settings.from_dict(folder.settings)
+        digest = settings.digest
+    except UserError as error:
+        raise RunError(f"{folder.path}/settings.json: {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:  # a number where there should be a table
+        raise damaged(folder.path / "settings.json", error) from error
+    if digest != folder.digest:
+        raise RunError(
+            f"The settings in {folder.path} are not those the run began with (were they edited?). Restore them, "
+            "or start a run with the new ones: remnant run … --set …"
+        )
+    return settings
+
+
+def _root(folder: RunFolder) -> Path:
+    """The folder of all runs that this one is in."""
+    path, relative = folder.path.resolve(), folder.relative_path.parts
+    if path.parts[-len(relative) :] != relative:
+        here = f"…/{folder.relative_path}"
+        raise RunError(f"{folder.path} was moved. A run can only be resumed where it was made, in {here}.")
+    return Path(*path.parts[: -len(relative)])
