@@ -56,7 +56,7 @@ def test_add_prepares_a_set_which_status_then_calls_ready(originals: Path) -> No
     result = runner.invoke(app, ["data", "add", "mnist", str(originals)])
     assert result.exit_code == 0, result.output
     assert "mnist is ready" in result.output
-    assert load_dataset("mnist").labels("train").tolist() == list(range(10)) * 2
+    assert load_dataset("mnist").arrays["train_labels"].tolist() == list(range(10)) * 2
     line = next(line for line in runner.invoke(app, ["data", "status"]).output.splitlines() if line.startswith("mnist"))
     assert "ready" in line
     assert "20" in line

@@ -55,12 +55,13 @@ def fake_sets(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Datase
         if name == "digits":
             return load_dataset(name)
         if name not in made:
-            made[name] = Dataset(name, blank(name), sources.SOURCES[name].image)
+            use(**{name: blank(name)})
         return made[name]
 
     def use(**given: Arrays) -> dict[str, Dataset]:
         for name, arrays in given.items():
-            made[name] = Dataset(name, arrays, arrays["train_images"].shape[1:])
+            height, width, *colours = arrays["train_images"].shape[1:]
+            made[name] = Dataset(name, arrays, (*(colours or [1]), height, width))
         for module in (class_groups, permuted):
             monkeypatch.setattr(module, "load_dataset", load)
         return made

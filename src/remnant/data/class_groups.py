@@ -15,7 +15,7 @@ from remnant.options import Kind, Share, whole
 from .errors import DataError
 from .sets.store import Dataset, load_dataset
 from .stream import Head, Stream
-from .task_builder import CIFAR, Transform, generator, hold_out, make_task, normalise, standardise
+from .task_builder import CIFAR, SAME_LABELS, STANDARDISE, Transform, generator, hold_out, make_task, normalise
 
 Classes = NDArray[np.integer]
 ClassOrder = Literal["natural", "shuffled"]
@@ -80,7 +80,7 @@ def split_tinyimagenet(
     valid: Share = 0.05,
 ) -> Stream:
     """Tiny ImageNet's first 100 classes in 20 tasks of 5, the classes in an order drawn from the seed."""
-    available = int(load_dataset("tiny_imagenet").labels("train").max()) + 1
+    available = int(load_dataset("tiny_imagenet").arrays["train_labels"].max()) + 1
     if classes > available:
         raise DataError(f"classes={classes}: this copy of Tiny ImageNet has {available} classes.")
     return _split("tiny_imagenet", classes, seed, tasks, sizes, class_order, valid)
@@ -105,7 +105,7 @@ def cifar100_superclass(
 ) -> Stream:
     """CIFAR-100's 20 superclasses, one task of 5 classes each, in one of five published orders."""
     dataset, transform = load_dataset("cifar100"), _scrambled if layout == "as-published" else normalise
-    coarse, fine = dataset.coarse("train"), dataset.labels("train")
+    coarse, fine = dataset.arrays["train_coarse"], dataset.arrays["train_labels"]
     groups = SUPERCLASS_ORDERS[seed % len(SUPERCLASS_ORDERS) if order == "seed" else order]
     tasks = [(SUPERCLASSES[group], dataset, np.unique(fine[coarse == group]), transform) for group in groups]
     return _class_stream("cifar100-superclass", "multi", tasks, valid, seed)
@@ -137,7 +137,7 @@ def _split(
     if sum(counts) > classes:
         raise DataError(f"sizes={counts}: they ask for {sum(counts)} classes, and there are {classes}.")
     order = generator(seed, "classes").permutation(classes) if class_order == "shuffled" else np.arange(classes)
-    dataset, transform = load_dataset(name), standardise(name)
+    dataset, transform = load_dataset(name), STANDARDISE[name]
     groups = np.split(order, np.cumsum(counts))[: len(counts)]
     made = [(f"classes {_abbreviated(group.tolist())}", dataset, group, transform) for group in groups]
     return _class_stream(name, "multi", made, valid, seed)
@@ -145,7 +145,7 @@ def _split(
 
 def _incremental(name: str, seed: int, class_order: ClassOrder, valid: float) -> Stream:
     order = generator(seed, "classes").permutation(10) if class_order == "shuffled" else np.arange(10)
-    dataset, transform = load_dataset(name), standardise(name)
+    dataset, transform = load_dataset(name), STANDARDISE[name]
     groups = [(f"digit {digit}", dataset, np.array([digit]), transform) for digit in order]
     return _class_stream(name, "single", groups, valid, seed)
 
@@ -156,12 +156,12 @@ def _class_stream(
     """A stream with one task per group of classes. With `head="multi"`, the labels of each task count from 0."""
     tasks, shapes = [], []
     for number, (title, dataset, classes, transform) in enumerate(groups):
-        train, held = hold_out(np.flatnonzero(np.isin(dataset.labels("train"), classes)), valid, seed, number)
-        test = np.flatnonzero(np.isin(dataset.labels("test"), classes))
-        outputs = np.arange(256)
+        own, test = (np.flatnonzero(np.isin(dataset.arrays[f"{p}_labels"], classes)) for p in ("train", "test"))
+        train, held = hold_out(own, valid, seed, number)
+        outputs = SAME_LABELS.copy()
         if head == "multi":
             outputs[classes] = np.arange(len(classes))
-        tasks.append(make_task(title, dataset, (train, held, test), transform, tuple(classes.tolist()), outputs))
+        tasks.append(make_task(title, dataset, (train, held, test), (transform,), tuple(classes.tolist()), outputs))
         shapes.append(dataset.input_shape)
     sizes = tuple(task.classes for task in tasks)
     return Stream(name, tuple(tasks), head, shapes[0], sizes if head == "multi" else (sum(sizes),))

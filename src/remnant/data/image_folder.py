@@ -10,7 +10,7 @@ from torch import Tensor
 from .errors import DataError
 from .sets.image_formats import class_folders, decode
 from .stream import Head, Split, Stream, Task
-from .task_builder import channels_first, hold_out, normalise
+from .task_builder import hold_out, normalise
 
 Size = tuple[int, int] | None  # height, width
 
@@ -60,7 +60,7 @@ def _split(images: list[tuple[Path, int]], shape: tuple[int, int, int], size: Si
     channels, height, width = shape
 
     def x(device: torch.device) -> Tensor:
-        pixels = np.empty((len(images), height, width, *((3,) if channels == 3 else ())), np.uint8)
+        pixels = torch.empty((len(images), *shape), dtype=torch.uint8)
         for i, (file, _) in enumerate(images):
             image = decode(file.read_bytes(), file, channels, size)
             if image.shape[:2] != (height, width):
@@ -68,7 +68,7 @@ def _split(images: list[tuple[Path, int]], shape: tuple[int, int, int], size: Si
                     f"{file} is {image.shape[0]} × {image.shape[1]}, the first image {height} × {width}. "
                     f"Pass size=({height}, {width}) to resize all images."
                 )
-            pixels[i] = image
-        return normalise(channels_first(pixels, device))
+            pixels[i] = torch.from_numpy(image.copy()).view(height, width, channels).permute(2, 0, 1)
+        return normalise(pixels.to(device))
 
     return Split(len(images), x, lambda: torch.tensor([label for _, label in images], dtype=torch.int64))

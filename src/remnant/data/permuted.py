@@ -13,8 +13,8 @@ from torch import Tensor
 from remnant.options import Share, number, whole
 
 from .sets.store import Dataset, load_dataset
-from .stream import Stream, Task
-from .task_builder import Transform, generator, held_out_count, make_task, normalise, standardise
+from .stream import Stream
+from .task_builder import STANDARDISE, Transform, generator, held_out_count, make_task, normalise
 
 Tasks = Annotated[int, whole(1, 1000)]
 
@@ -23,17 +23,17 @@ def pmnist(
     seed: int, *, tasks: Tasks = 10, valid: Share = 0.1, pixels: Literal["normalised", "unit"] = "normalised"
 ) -> Stream:
     """Permuted MNIST: every task is MNIST under its own random permutation of the pixels (the first task too)."""
-    return _permuted("mnist", seed, tasks, valid, normalise if pixels == "unit" else standardise("mnist"))
+    return _permuted("mnist", seed, tasks, valid, normalise if pixels == "unit" else STANDARDISE["mnist"])
 
 
 def permuted_fashion(seed: int, *, tasks: Tasks = 10, valid: Share = 0.1) -> Stream:
     """Fashion-MNIST under one random permutation of the pixels per task."""
-    return _permuted("fashion_mnist", seed, tasks, valid, standardise("fashion_mnist"))
+    return _permuted("fashion_mnist", seed, tasks, valid, STANDARDISE["fashion_mnist"])
 
 
 def permuted_digits(seed: int, *, tasks: Tasks = 10, valid: Share = 0.1) -> Stream:
     """scikit-learn's 8×8 digits under one random permutation of the pixels per task: seconds on any machine."""
-    return _permuted("digits", seed, tasks, valid, standardise("digits"))
+    return _permuted("digits", seed, tasks, valid, STANDARDISE["digits"])
 
 
 def rotated_mnist(
@@ -42,7 +42,7 @@ def rotated_mnist(
     """MNIST turned further with every task: task t of T by a random angle in [t−1, t) · degrees / T."""
     angles = [(t + float(generator(seed, "angle", t).random())) * degrees / tasks for t in range(tasks)]
     moves = [(f"rotated {angle:.1f}°", rotation(28, angle)) for angle in angles]
-    return _moved(load_dataset("mnist"), moves, valid, standardise("mnist"))
+    return _moved(load_dataset("mnist"), moves, valid, STANDARDISE["mnist"])
 
 
 def _permuted(name: str, seed: int, tasks: int, valid: float, transform: Transform) -> Stream:
@@ -55,14 +55,11 @@ def _permuted(name: str, seed: int, tasks: int, valid: float, transform: Transfo
 
 def _moved(dataset: Dataset, moves: Sequence[tuple[str, Transform]], valid: float, transform: Transform) -> Stream:
     """One single-head task per move. All share the same rows of stored bytes; the first rows are the validation set."""
-    count = len(dataset.labels("train"))
+    count, tests = (len(dataset.arrays[f"{part}_labels"]) for part in ("train", "test"))
     held = held_out_count(count, valid)
-    rows = np.arange(held, count), np.arange(held), np.arange(len(dataset.labels("test")))
-
-    def task(title: str, move: Transform) -> Task:
-        return make_task(title, dataset, rows, lambda x: transform(move(x)), tuple(range(10)))
-
-    return Stream(dataset.name, tuple(task(*move) for move in moves), "single", dataset.input_shape, (10,))
+    rows = np.arange(held, count), np.arange(held), np.arange(tests)
+    tasks = [make_task(title, dataset, rows, (move, transform), tuple(range(10))) for title, move in moves]
+    return Stream(dataset.name, tuple(tasks), "single", dataset.input_shape, (10,))
 
 
 def permuted(x: Tensor, order: NDArray[np.int64]) -> Tensor:

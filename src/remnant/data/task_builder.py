@@ -1,9 +1,8 @@
 """Builds the tasks of a stream from a dataset: which rows they hold, and how bytes become tensors."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
 
 import numpy as np
 import torch
@@ -11,28 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import DataError
-from .sets.store import Dataset, Part
+from .sets.store import Dataset
 from .stream import Split, Task
 
 Rows = NDArray[np.int64]
-Transform = Callable[[Tensor], Tensor]  # bytes N×C×H×W → float32, on the device of the bytes
+Transform = Callable[[Tensor], Tensor]  # images N×C×H×W → images, from bytes to float32, on their device
 
-CIFAR = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # mean and deviation of each channel
-    "digits": ((0.3053,), (0.3761,)),
-    "mnist": ((0.1307,), (0.3081,)),
-    "fashion_mnist": ((0.2860,), (0.3530,)),
-    "cifar100": CIFAR,
-    "miniimagenet": IMAGENET,
-    "tiny_imagenet": IMAGENET,
-}
-PARTS: tuple[Part, Part, Part] = (
-    "train",
-    "train",
-    "test",
-)  # the parts of a dataset that hold train, valid and test rows
 BLOCK = 1024  # images transformed at a time on a CPU
+SAME_LABELS = np.arange(256)  # the network's output for a label is the label itself
 
 
 def generator(seed: int, purpose: str, task: int = 0) -> np.random.Generator:
@@ -67,47 +52,52 @@ def normalise(
     return (x * scale.view(-1, 1, 1)).sub_(shift.view(-1, 1, 1))  # bytes times float32 is float32
 
 
-def standardise(dataset: str) -> Transform:
-    """Normalises with the mean and deviation of the dataset."""
-    mean, std = STATISTICS[dataset]
-    return partial(normalise, mean=mean, std=std, white=16.0 if dataset == "digits" else 255.0)
-
-
-def channels_first(images: NDArray[np.uint8], device: torch.device) -> Tensor:
-    """N×H×W or N×H×W×3 bytes as N×C×H×W on a device. They are transposed there, which is faster."""
-    x = torch.from_numpy(images).to(device)
-    return x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
+CIFAR = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+STANDARDISE: dict[str, Transform] = {  # normalises with the dataset's mean and deviation of each channel
+    "digits": partial(normalise, mean=(0.3053,), std=(0.3761,), white=16.0),
+    "mnist": partial(normalise, mean=(0.1307,), std=(0.3081,)),
+    "fashion_mnist": partial(normalise, mean=(0.2860,), std=(0.3530,)),
+    "cifar100": partial(normalise, mean=CIFAR[0], std=CIFAR[1]),
+    "miniimagenet": partial(normalise, mean=IMAGENET[0], std=IMAGENET[1]),
+    "tiny_imagenet": partial(normalise, mean=IMAGENET[0], std=IMAGENET[1]),
+}
 
 
 def make_task(
     name: str,
     dataset: Dataset,
     rows: tuple[Rows, Rows, Rows],
-    transform: Transform,
+    transforms: Sequence[Transform],
     labels: tuple[int, ...],
-    outputs: Rows | None = None,
+    outputs: Rows = SAME_LABELS,
 ) -> Task:
     """The task of the given train, valid and test rows; `outputs[label]` is the network's output for a label."""
-    train, valid, test = (_split(dataset, *each, transform, outputs) for each in zip(PARTS, rows, strict=True))
+    splits = []
+    for part, chosen in zip(("train", "train", "test"), rows, strict=True):
+        make_x = partial(_images, dataset, f"{part}_images", chosen, transforms)
+        splits.append(Split(len(chosen), make_x, partial(_outputs, dataset, f"{part}_labels", chosen, outputs)))
+    train, valid, test = splits
     return Task(name, len(labels), train, valid, test, labels)
 
 
-def _split(dataset: Dataset, part: Part, rows: Rows, transform: Transform, outputs: Rows | None) -> Split:
-    def make_x(device: torch.device) -> Tensor:
-        # A CPU works within its cache block by block, which is twice as fast. A GPU takes all at once.
-        images, size = dataset.images(part), BLOCK if device.type == "cpu" else max(len(rows), 1)
-        starts = range(0, max(len(rows), 1), size)
-        blocks = (transform(channels_first(images[rows[start : start + size]], device)) for start in starts)
-        first = next(blocks)
-        if len(first) == len(rows):
-            return first
-        x = first.new_empty((len(rows), *first.shape[1:]))
-        for start, block in zip(starts, chain([first], blocks), strict=True):
-            x[start : start + size] = block
-        return x
+def _outputs(dataset: Dataset, key: str, rows: Rows, outputs: Rows) -> Tensor:
+    return torch.from_numpy(outputs[dataset.arrays[key][rows]])
 
-    def make_y() -> Tensor:
-        labels = dataset.labels(part)[rows].astype(np.int64)
-        return torch.from_numpy(labels if outputs is None else outputs[labels])
 
-    return Split(len(rows), make_x, make_y)
+def _images(dataset: Dataset, key: str, rows: Rows, transforms: Sequence[Transform], device: torch.device) -> Tensor:
+    """The transformed images of these rows. Bytes become channels first on the device, which is faster."""
+    # A CPU works within its cache block by block, which is twice as fast. A GPU takes all at once.
+    images, size = dataset.arrays[key], BLOCK if device.type == "cpu" else max(len(rows), 1)
+    x = torch.empty(0)
+    for start in range(0, max(len(rows), 1), size):
+        block = torch.from_numpy(images[rows[start : start + size]]).to(device)
+        block = block.unsqueeze(1) if block.ndim == 3 else block.permute(0, 3, 1, 2).contiguous()
+        for transform in transforms:
+            block = transform(block)
+        if len(block) == len(rows):
+            return block
+        if start == 0:
+            x = block.new_empty((len(rows), *block.shape[1:]))
+        x[start : start + size] = block
+    return x

@@ -109,7 +109,7 @@ def test_a_fetched_set_is_prepared_and_its_originals_are_cleared(
     offer(mirror(files=originals).url)
     seen: list[tuple[str, int, int | None]] = []
     path = fetch("mnist", lambda *step: seen.append(step))
-    assert np.array_equal(load_dataset("mnist").images("train"), digits_like()["train_images"])
+    assert np.array_equal(load_dataset("mnist").arrays["train_images"], digits_like()["train_images"])
     assert list(left_behind(root)) == [path]
     for name, data in originals.items():  # progress ends at the whole file
         assert [step for step in seen if step[0] == name][-1] == (name, len(data), len(data))
@@ -137,7 +137,7 @@ def test_a_broken_download_goes_on_where_it_stopped(
     first = server.asked[0][0]
     fetch("mnist")
     assert server.asked[1] == (first, "bytes=100-")
-    assert load_dataset("mnist").labels("train").tolist() == digits_like()["train_labels"].tolist()
+    assert load_dataset("mnist").arrays["train_labels"].tolist() == digits_like()["train_labels"].tolist()
 
 
 def test_the_next_mirror_goes_on_where_the_first_broke_off(

@@ -48,8 +48,8 @@ def test_added_files_come_back_as_the_arrays_they_hold(tmp_path: Path, small_cou
     path = add("mnist", idx_folder(tmp_path / "raw", arrays))
     mnist = load_dataset("mnist")
     assert path == data_root() / "mnist.npz"
-    assert np.array_equal(mnist.images("train"), arrays["train_images"])
-    assert np.array_equal(mnist.labels("test"), arrays["test_labels"])
+    assert np.array_equal(mnist.arrays["train_images"], arrays["train_images"])
+    assert np.array_equal(mnist.arrays["test_labels"], arrays["test_labels"])
     assert mnist.input_shape == (1, 28, 28)
 
 
@@ -122,7 +122,7 @@ def test_a_file_damaged_inside_is_called_damaged_when_read(small_counts: Callabl
     content[4000] ^= 0xFF  # within the first images, past the header
     path.write_bytes(content)
     with pytest.raises(DataError, match="damaged"):
-        load_dataset("mnist").images("train")
+        load_dataset("mnist").arrays["train_images"]
 
 
 def test_a_file_of_pickled_objects_is_never_loaded(root: Path) -> None:
@@ -143,10 +143,10 @@ def test_many_users_of_a_set_share_one_copy_and_a_new_file_is_noticed(small_coun
     small_counts("mnist", 20, 10, 10)
     store.write_prepared("mnist", digits_like(seed=1))
     one, two = load_dataset("mnist"), load_dataset("mnist")
-    assert one.images("train") is two.images("train")
+    assert one.arrays["train_images"] is two.arrays["train_images"]
     new = digits_like(seed=2)
     store.write_prepared("mnist", new)
-    assert np.array_equal(load_dataset("mnist").images("train"), new["train_images"])
+    assert np.array_equal(load_dataset("mnist").arrays["train_images"], new["train_images"])
 
 
 def test_each_array_is_read_once_and_only_when_asked_for(
@@ -159,11 +159,11 @@ def test_each_array_is_read_once_and_only_when_asked_for(
     monkeypatch.setattr(store._Npz, "__missing__", lambda file, key: (read.append(key), real(file, key))[1])
     digits = load_dataset("mnist")
     for _ in range(2):
-        digits.images("train")
-        digits.labels("test")
+        digits.arrays["train_images"]
+        digits.arrays["test_labels"]
     assert read == ["train_images", "test_labels"]
     with pytest.raises(DataError, match="no array 'train_coarse'"):
-        digits.coarse("train")
+        digits.arrays["train_coarse"]
 
 
 def test_status_tells_ready_from_missing(small_counts: Callable[..., None]) -> None:
@@ -179,8 +179,8 @@ def test_status_tells_ready_from_missing(small_counts: Callable[..., None]) -> N
 def test_digits_are_always_there_with_every_digit_in_both_parts() -> None:
     pytest.importorskip("sklearn")
     digits = load_dataset("digits")
-    train, test = digits.labels("train"), digits.labels("test")
+    train, test = digits.arrays["train_labels"], digits.arrays["test_labels"]
     assert len(train) + len(test) == 1797
     assert np.bincount(test).min() >= 34
-    pixels = {image.tobytes() for image in digits.images("train")}
-    assert not any(image.tobytes() in pixels for image in digits.images("test"))
+    pixels = {image.tobytes() for image in digits.arrays["train_images"]}
+    assert not any(image.tobytes() in pixels for image in digits.arrays["test_images"])

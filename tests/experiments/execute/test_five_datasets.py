@@ -34,7 +34,8 @@ def small_set(name: str) -> Dataset:
         labels = np.arange(count, dtype=np.uint8) % 10
         noise = rng.integers(0, 56, (count, *shape))
         arrays |= {f"{part}_images": (pictures[labels] + noise).astype(np.uint8), f"{part}_labels": labels}
-    return Dataset(name, arrays, shape)
+    height, width, *colours = shape
+    return Dataset(name, arrays, (*(colours or [1]), height, width))
 
 
 @pytest.mark.parametrize("method", SMALLER)

@@ -13,9 +13,8 @@ from remnant.errors import did_you_mean
 from ..errors import DataError
 
 Pixels = NDArray[np.uint8]
-Arrays = dict[
-    str, Pixels
-]  # train_images, train_labels, test_images, test_labels; train_coarse, test_coarse for cifar100
+# train_images, train_labels, test_images, test_labels; cifar100 also has the superclasses, train_coarse and test_coarse
+Arrays = dict[str, Pixels]
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,10 @@
 import importlib
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,8 +15,6 @@ from remnant.files import replacing
 
 from ..errors import DataError, MissingDataError, MissingExtraError
 from .sources import SOURCES, Arrays, Pixels, Source, source
-
-Part = Literal["train", "test"]
 
 DATASETS = (*SOURCES, "digits")
 UNREADABLE = (OSError, ValueError, zipfile.BadZipFile)
@@ -33,22 +30,13 @@ def prepared_path(name: str) -> Path:
     return data_root() / f"{name}.npz"
 
 
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """uint8 images (N×H×W or N×H×W×3) and labels in their original order. Each array is read on first use."""
 
-    def __init__(self, name: str, arrays: Arrays, image: Sequence[int]) -> None:
-        self.name, self._arrays = name, arrays
-        self.input_shape = (image[2] if len(image) == 3 else 1, image[0], image[1])
-
-    def images(self, part: Part) -> Pixels:
-        return self._arrays[f"{part}_images"]
-
-    def labels(self, part: Part) -> Pixels:
-        return self._arrays[f"{part}_labels"]
-
-    def coarse(self, part: Part) -> Pixels:
-        """Superclass labels, which only cifar100 has."""
-        return self._arrays[f"{part}_coarse"]
+    name: str
+    arrays: Arrays
+    input_shape: tuple[int, ...]  # channels first
 
 
 class _Npz(Arrays):
@@ -148,7 +136,8 @@ def load_dataset(name: str) -> Dataset:
     dataset = _open.get(key)
     if dataset is None:
         _check_shapes(entry, _shapes(path), path)
-        dataset = _open[key] = Dataset(name, _Npz(path), entry.image)
+        height, width, *colours = entry.image
+        dataset = _open[key] = Dataset(name, _Npz(path), (*(colours or [1]), height, width))
     return dataset
 
 
@@ -167,7 +156,7 @@ def _digits() -> Dataset:
     arrays: Arrays = {}
     for part, rows in (("train", ~test), ("test", test)):
         arrays |= {f"{part}_images": images[rows].reshape(-1, 8, 8), f"{part}_labels": labels[rows]}
-    return Dataset("digits", arrays, (8, 8))
+    return Dataset("digits", arrays, (1, 8, 8))
 
 
 @dataclass(frozen=True)
@@ -198,7 +187,7 @@ def _status(name: str) -> Status:
     train, test, problem = 0, 0, ""
     try:
         dataset = load_dataset(name)
-        train, test = len(dataset.labels("train")), len(dataset.labels("test"))
+        train, test = (len(dataset.arrays[f"{part}_labels"]) for part in ("train", "test"))
     except MissingDataError:
         problem = "not here"
     except DataError as error:
