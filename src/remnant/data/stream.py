@@ -267,6 +267,6 @@ class Stream(Sequence[Task]):
             valid: the share of train to hold out where a task has no `valid` folder.
             name, seed: as in `from_arrays`; the default name is that of the folder.
         """
-        from .image_folder import from_folder
+        from .own import from_folder
 
         return from_folder(path, head, size, valid, name, seed)

@@ -77,15 +77,11 @@ class AccuracyMatrix:
         if header != ["after", *map(str, range(matrix.tasks))]:
             raise ValueError(f"Not an accuracy matrix: the first line must be 'after,0,1,…', not {','.join(header)!r}.")
         for task, (number, *cells) in enumerate(lines):
-            if number != str(task):
-                raise ValueError("Not an accuracy matrix: each line must begin with its task, 0, 1, … in order.")
-            if len(cells) != matrix.tasks:
-                raise ValueError(f"After task {task}: {len(cells)} accuracies for {matrix.tasks} tasks.")
-            try:
-                row = [float(cell) if cell else np.nan for cell in cells]
-            except ValueError as error:
-                raise ValueError(f"After task {task}: {error}.") from None
-            matrix.append(row)
+            if number != str(task) or len(cells) != matrix.tasks:
+                raise ValueError(
+                    f"Not an accuracy matrix: line {task + 2} needs '{task}' and {matrix.tasks} accuracies."
+                )
+            matrix.append([float(cell) if cell else np.nan for cell in cells])
         return matrix
 
     def __eq__(self, other: object) -> bool:

@@ -92,6 +92,7 @@ class Method(Stateful):
     needs_task = False  # whether `logits` must be given the right task, so that the stream must have one head per task
     freezes_norms = False  # whether norms are learnt in the first task only, as in the paper (Sec. 6)
     logits_recordable = True  # whether validation can be captured too, because `logits` follows the rules of `step`
+    capacity = 1.0  # parameters in use, relative to the network that training started with
     lr: Tensor  # a tensor, because captured steps must follow its changes
     network: Network
     optimizer_state: list[Tensor]
@@ -211,11 +212,6 @@ class Method(Stateful):
     def ranks(self) -> dict[str, list[int]]:
         """Returns, per layer, how many directions each task has added. Empty for methods that keep no directions."""
         return {}
-
-    @property
-    def capacity(self) -> float:
-        """Parameters in use, relative to the network that training started with."""
-        return 1.0
 
 
 def parameters_of(*modules: nn.Module) -> set[nn.Parameter]:

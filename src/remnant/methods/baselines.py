@@ -39,16 +39,16 @@ class SingleTask(Method):
 
     def finish(self, task: int, train: Split) -> None:
         self.learnt[str(task)] = dict(deepcopy(self.network.state_dict()))
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.capacity = float(len(self.learnt))
 
     logits_recordable = True
 
     def logits(self, x: Tensor, task: int) -> Tensor:
         logits: Tensor = functional_call(self.network, self.learnt.get(str(task), {}), (x, task))
         return logits
-
-    @property
-    def capacity(self) -> float:
-        return float(len(self.learnt))
 
 
 class Multitask(Method):

@@ -5,10 +5,7 @@ from .network import MODELS, Maker, Network, Units, build, chain
 from .parts import ReluDropout
 from .resnet import ResNet18
 
-MODELS["mlp"] = MLP
-MODELS["alexnet"] = AlexNet
-MODELS["lenet"] = LeNet
-MODELS["resnet18"] = ResNet18
+MODELS.update(mlp=MLP, alexnet=AlexNet, lenet=LeNet, resnet18=ResNet18)
 
 __all__ = [
     "MLP",

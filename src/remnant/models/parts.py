@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Annotated, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,7 +13,6 @@ from remnant.options import choice
 
 from .network import Network
 
-Sliding = nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d
 FusedForm = Callable[["ReluDropout", Tensor, nn.Module | None], Tensor | None]
 NORM_KIND = replace(
     choice(("running", "batch")), words="'running' (also if the memory is to freeze its statistics) or 'batch'"
@@ -58,27 +58,21 @@ def image_channels(network: Network) -> int:
     return shape[0]
 
 
-def features_after(network: Network, layers: Sequence[Sliding]) -> int:
+def features_after(network: Network, layers: Sequence[nn.Module]) -> int:
     """The number of values that a chain of convolutions and pools makes from one input of the network."""
-    _, *image = network.input_shape
-    height, width = (_length_after(layers, length, axis) for axis, length in enumerate(image))
-    if not height * width:
-        smallest = next(n for n in count(1) if _length_after(layers, n, 0) * _length_after(layers, n, 1))
+    channels, *image = network.input_shape
+    if not (features := _outputs(layers, channels, *image)):
+        smallest = next(side for side in count(1) if _outputs(layers, channels, side, side))
         raise ValueError(
             f"{type(network).__name__} cannot take images of {image[0]}×{image[1]}: nothing would be left before its last "
             f"layer. The smallest square it takes is {smallest}×{smallest}; pad or resize the images, or use another network."
         )
-    channels = [layer.out_channels for layer in layers if isinstance(layer, nn.Conv2d)]
-    return channels[-1] * height * width
+    return features
 
 
-def _length_after(layers: Sequence[Sliding], length: int, axis: int) -> int:
-    """One side of the image after the layers, or zero if a window does not fit."""
-    for layer in layers:
-        # Torch keeps the settings of both axes as one number or as a pair.
-        settings = (layer.kernel_size, layer.stride, layer.padding)
-        kernel, stride, padding = (int(each[axis] if isinstance(each, tuple) else each) for each in settings)
-        length = (length + 2 * padding - kernel) // stride + 1
-        if length < 1:
-            return 0
-    return length
+@torch.no_grad()
+def _outputs(layers: Sequence[nn.Module], *shape: int) -> int:
+    try:
+        return int(nn.Sequential(*layers)(torch.zeros(1, *shape)).numel())
+    except RuntimeError:  # a window is larger than its image
+        return 0

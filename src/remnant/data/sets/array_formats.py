@@ -64,14 +64,12 @@ def _read_cifar(originals: Originals, files: dict[str, list[str]], label_keys: d
     pieces: dict[str, list[Pixels]] = defaultdict(list)
     for part, name in ((part, name) for part, names in files.items() for name in names):
         where = f"{originals.path}: {name}"
-        batch = read_pickle(originals.need(name), where)
-        rows = np.asarray(batch.get("data"))
+        batch = read_pickle(originals.need(name), where, "data", *label_keys.values())
+        rows = np.asarray(batch["data"])
         if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != 3072:
             raise DataError(f"{where} has no 'data' of 3,072 bytes per image.")
         pieces[f"{part}_images"].append(np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)))
         for kind, key in label_keys.items():
-            if key not in batch:
-                raise DataError(f"{where} has no '{key}'.")
             pieces[f"{part}_{kind}"].append(np.asarray(batch[key], np.uint8))
     return {key: np.concatenate(arrays) for key, arrays in pieces.items()}
 
@@ -106,8 +104,8 @@ class _DataUnpickler(pickle.Unpickler):
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def read_pickle(data: bytes, where: object) -> dict[str, Any]:
-    """The dictionary in a pickle, its keys as text."""
+def read_pickle(data: bytes, where: object, *keys: str) -> dict[str, Any]:
+    """The dictionary in a pickle, its keys as text; these `keys` must be there."""
     try:
         value = _DataUnpickler(io.BytesIO(data), encoding="latin1").load()
     except DataError as error:
@@ -116,4 +114,7 @@ def read_pickle(data: bytes, where: object) -> dict[str, Any]:
         raise DataError(f"{where} is not a complete pickle ({error}).") from error
     if not isinstance(value, dict):
         raise DataError(f"{where} holds a {type(value).__name__}, not a dictionary of arrays.")
-    return {key.decode("latin1") if isinstance(key, bytes) else str(key): item for key, item in value.items()}
+    found = {key.decode("latin1") if isinstance(key, bytes) else str(key): item for key, item in value.items()}
+    if absent := set(keys) - found.keys():
+        raise DataError(f"{where} has no '{min(absent)}'.")
+    return found

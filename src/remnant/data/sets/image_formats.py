@@ -140,9 +140,7 @@ def read_miniimagenet(originals: Originals) -> Arrays:
 def _mini_pickle(originals: Originals, names: tuple[str, ...], images: str, other: str) -> tuple[Pixels, Any]:
     """The images in a pickle, and the other value that goes with them."""
     where = f"{originals.path}: {names[0]}"
-    batch = read_pickle(originals.need(*names), where)
-    if absent := {images, other} - batch.keys():
-        raise DataError(f"{where} has no '{min(absent)}'.")
+    batch = read_pickle(originals.need(*names), where, images, other)
     pixels = np.asarray(batch[images])
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (84, 84, 3):
         raise DataError(f"{where}: images are {pixels.dtype} {pixels.shape}, not bytes of N × 84 × 84 × 3.")
