@@ -7,18 +7,20 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from . import state
-from .attachment import Attachment, Constraint
+from .attachment import Attachment
 from .audit import preconditions as checks
 from .audit.probe import Probe
 from .audit.state import Buffers
+from .audit.verification import Verifier
+from .constraint import Constraint
 from .discovery import Protection
+from .loop import Loop
 from .recall import Loss, Recall, Recognition, usual_loss
 from .record import consolidation, recorder
 from .record.recorder import Forward
-from .report import LayerReport, LeakError, MemoryReport, Truncation, Verification
+from .report import LayerReport, MemoryReport, Truncation, Verification
 from .subspace import RANK_RULES, Subspace
 from .threshold import ThresholdSetting, parse_threshold
 
@@ -31,7 +33,7 @@ CHOICES = {
 }
 
 
-class GPM:
+class GPM(Loop):
     r"""Remembers the subspace of inputs that each task used in each layer, and keeps later steps out of it.
 
     For a layer with weight :math:`W`, value :math:`W_0` at the start of the task and remembered directions :math:`M`, every
@@ -98,6 +100,7 @@ class GPM:
         self._tasks = 0
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
+        self._verifier = Verifier(self._protection, self._constraint, self._buffers)
         self._recall = Recall(self._protection, self._constraint) if recall else None
         self._attached: list[Attachment] = []
 
@@ -112,37 +115,6 @@ class GPM:
         """Layer name → its subspace; for a grouped layer, a list with one per group."""
         weights = self._protection.weights
         return MappingProxyType({w.name: w.subspaces[0] if w.view.groups == 1 else w.subspaces[:] for w in weights})
-
-    def attach(self, optimizer: Optimizer) -> Optimizer:
-        """Makes every step of an optimizer keep W·M = W₀·M (line 9), and returns it. Attaching it again changes nothing.
-
-        Raises:
-            ValueError: If it trains no protected weight, or a selected parameter that is not protected.
-        """
-        if any(attachment.optimizer is optimizer for attachment in self._attached):
-            return optimizer
-        checks.check_model(self._protection)
-        self._attached.append(Attachment(optimizer, self._constraint))
-        if self._tasks:
-            self._buffers.hold()
-        return optimizer
-
-    def detach(self, optimizer: Optimizer | None = None) -> None:
-        """Undoes `attach` for one optimizer, or for all. After the last one, normalisation layers train again."""
-        for attachment in [a for a in self._attached if optimizer in (None, a.optimizer)]:
-            for hook in attachment.hooks:
-                hook.remove()
-            self._attached.remove(attachment)
-        if not self._attached:
-            self._buffers.release()
-
-    def project(self) -> None:
-        """Removes the remembered directions from every `.grad` (Eq. 6–7), for a hand-written step; exact for plain SGD."""
-        self._constraint.project()
-
-    def restore(self) -> None:
-        """Puts every protected weight back to W·M = W₀·M, after a hand-written step that is not plain SGD."""
-        self._constraint.restore()
 
     def _check_model(self) -> None:
         checks.check_model(self._protection)
@@ -193,13 +165,14 @@ class GPM:
         grown = consolidation.grow(weights, grams, thresholds, self._rank_rule, fixed)
         full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
         unprotected = moving if self._unsupported == "error" else []
-        checks.warn(probe.inconclusive, self._measure(SUSPICIOUS), unprotected, full)
+        checks.warn(probe.inconclusive, self._verifier.measure(SUSPICIOUS, probe), unprotected, full)
         record = self._recall.record(grown, grams, thresholds, probe) if self._recall else None
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])
         self._tasks += 1
         self._constraint.begin_task()
         self._buffers.begin_task(moving)
+        self._verifier.remember(self._tasks - 1, probe)
         if self._recall and record:
             self._recall.tasks.append(record)
             if loss:
@@ -249,32 +222,21 @@ class GPM:
         return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), nbytes, truncations)
 
     def verify(self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None) -> Verification:
-        """Measures how far W·M has moved in each layer since the last `consolidate`.
+        """Measures how far W·M, other state and the model's outputs for old tasks have moved.
 
-        Call it when a task is trained and before it is consolidated.
+        Call it when a task is trained and before it is consolidated. It warns if old outputs moved by more than a tenth.
 
         Args:
-            batches: Batches of an old task, to measure also how far its outputs have drifted.
+            batches: Batches of an old task, or {number of the task: batches}, to measure the drift of outputs and layers.
             tolerance: The largest leak ‖(W−W₀)·M‖ / ‖W−W₀‖ to accept.
             forward: A function (model, batch) that calls the model, as in `consolidate`.
 
         Raises:
-            LeakError: If a leak exceeds the tolerance and the rounding of the layer's number type.
+            LeakError: If a leak exceeds the tolerance and the rounding of the layer's number type, if other state has
+                changed, or if old outputs moved although no tensor explains it. In all processes, if in one.
         """
         self._check_model()
-        grams = None
-        if batches is not None:
-            stream = recorder.stream(batches)
-            grams, count = recorder.record(self._model, self._protection.weights, stream, forward or recorder.call)
-            if not count:
-                raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")
-        result = self._measure(tolerance, grams)
-        if leaks := result.leaks():
-            raise LeakError(leaks)
-        return result
-
-    def _measure(self, tolerance: float, grams: recorder.Grams | None = None) -> Verification:
-        return Verification((*self._constraint.checks(grams), *self._buffers.checks()), tolerance)
+        return self._verifier.verify(batches, tolerance, forward or recorder.call)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that training needs to continue, except the weights: save those with the model."""
@@ -283,6 +245,7 @@ class GPM:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Replaces this memory by a saved one of the same model; if it does not fit, raises StateError and changes nothing."""
         state.restore(self, saved)
+        self._verifier.witnesses.clear()
 
     def save(self, path: str | Path) -> None:
         """Writes the memory to one safetensors file, which is replaced completely or not at all."""

@@ -15,14 +15,14 @@ WEIGHTS_MOVED = (
     "optimizer that trains them attached? Were the weights changed in another way (loaded, averaged)?"
 )
 BUFFERS_CHANGED = (
-    "Buffers that the forward pass reads have changed since the task began, and old outputs with them: {names}. No optimizer "
-    "moves buffers: the module or your own code did. A module that is kept in eval mode "
+    "Buffers or fixed parameters that the forward pass reads have changed since the task began, and old outputs with them: "
+    "{names}. No optimizer moves them: the module or your own code did. A module that is kept in eval mode "
     '(norm="freeze", unsupported="freeze") must leave them alone; exclude it by name to accept the change.'
 )
 
 
 class LeakError(UserError, RuntimeError):
-    """Protected weights moved inside the remembered subspaces."""
+    """Something that old outputs depend on has moved: a weight inside its memory, a buffer, or the model's own code."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +138,27 @@ class LayerCheck:
 
 
 @dataclass(frozen=True)
+class TaskCheck:
+    """How far the model's outputs for one task have moved."""
+
+    name: str
+    drift: float | None  # ‖y − y₀‖ / ‖y₀‖; None if the outputs of then and now cannot be compared
+
+
+@dataclass(frozen=True)
 class Verification:
     """The result of `GPM.verify`. `print` it for a table.
 
     Attributes:
         layers: One `LayerCheck` per protected layer, frozen parameter and buffer.
         tolerance: The largest leak that is accepted.
+        tasks: One `TaskCheck` per task: since it was consolidated, for a few examples that the memory kept; since the last
+            `consolidate`, for batches that were given.
     """
 
     layers: tuple[LayerCheck, ...]
     tolerance: float
+    tasks: tuple[TaskCheck, ...] = ()
 
     @property
     def leaking(self) -> tuple[LayerCheck, ...]:
@@ -169,10 +180,17 @@ class Verification:
     def __str__(self) -> str:
         if not self.layers:
             return "No task is remembered yet, so nothing could have moved."
-        width = max(5, *(len(x.name) for x in self.layers))
-        drifts = ["–" if x.drift is None else f"{x.drift:.1e}" for x in self.layers]
-        rows = [f"{x.name:<{width}}  {x.leak:.1e}   {drift}" for x, drift in zip(self.layers, drifts, strict=True)]
-        return "\n".join([f"{'layer':<{width}}  leak      drift", *rows])
+        width = max(5, *(len(name) for name in [x.name for x in self.layers] + [x.name for x in self.tasks]))
+        lines = [f"{'layer':<{width}}  leak      drift"]
+        lines += [f"{x.name:<{width}}  {x.leak:.1e}   {_shown(x.drift)}" for x in self.layers]
+        if self.tasks:
+            lines.append(f"{'outputs':<{width}}            drift")
+            lines += [f"{x.name:<{width}}            {_shown(x.drift)}" for x in self.tasks]
+        return "\n".join(lines)
+
+
+def _shown(drift: float | None) -> str:
+    return "–" if drift is None else f"{drift:.1e}"
 
 
 def check_still(name: str, now: Tensor, then: Tensor, *, buffer: bool = False) -> LayerCheck:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from remnant import GPM, LeakError, StateError
+from remnant.memory.audit.state import checksum
 
 _SEEDED = torch.Generator().manual_seed(0)
 OLD, NEW = (torch.randn(40, 4, generator=_SEEDED) @ torch.randn(4, 6, generator=_SEEDED) + shift for shift in (0, 3))
@@ -106,19 +107,108 @@ def test_held_modules_leave_their_buffers_and_old_outputs_alone(make: Callable[[
 @pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 def test_an_unprotected_buffer_is_reported_after_the_first_task_and_by_verify() -> None:
     with pytest.warns(
-        UserWarning, match=r"reads buffers that training changes.*: '1\.m'\. .*unsupported=\"freeze\".*exclude"
+        UserWarning, match=r"parameters that training changes.*: '1\.m'\. .*unsupported=\"freeze\".*exclude"
     ):
         memory, moved = two_tasks(around(Average()))
     assert moved > 0.1
     with pytest.raises(
-        LeakError, match=r"^Buffers that the forward pass reads have changed.*'1\.m'.*No optimizer"
+        LeakError, match=r"^Buffers or fixed parameters that the forward pass reads have changed.*'1\.m'.*No optimizer"
     ) as error:
         memory.verify()
     assert "attached" not in str(error.value)
-    with pytest.warns(UserWarning, match=r"Buffers that the forward pass reads have changed.*'1\.m'") as caught:
+    with pytest.warns(UserWarning, match=r"^Buffers or fixed parameters .* have changed.*'1\.m'") as caught:
         memory.consolidate(NEW)
     assert not any("optimizer that trains" in str(warning.message) for warning in caught)
     memory.verify()  # the leak counts from the last consolidate
+
+
+class Quantised(nn.Module):
+    """Adds the nearest row of a codebook, which the module, or an EMA of the caller's, moves. Each kind of state once."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        start = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+        self.kind = kind
+        self.code = nn.Parameter(start, requires_grad=False)
+        self.register_buffer("order", torch.arange(8))
+        self.register_buffer("mask", torch.arange(8) < 3)
+        self.register_buffer("shift", torch.zeros(8), persistent=False)
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen += 1
+            if self.kind == "code":
+                self.code.data.mul_(0.9).add_(0.1 * x.detach().mean(0))
+            elif self.kind == "order":
+                self.order.copy_(self.order.roll(1))
+            elif self.kind == "mask":
+                self.mask.copy_(self.mask.roll(1))
+            elif self.kind == "shift":
+                self.shift.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        nearest = self.code[torch.cdist(x, self.code).argmin(-1)]
+        return (x + nearest)[:, self.order] * self.mask + self.shift
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:Old outputs moved")
+@pytest.mark.parametrize("kind", ["code", "order", "mask", "shift"])
+def test_every_kind_of_state_that_training_moves_is_reported(kind: str) -> None:
+    with pytest.warns(UserWarning, match=rf"fixed parameters that training changes.*: '1\.{kind}'\."):
+        memory, _ = two_tasks(around(Quantised(kind)))
+    with pytest.raises(LeakError, match=rf"have changed since the task began.*: '1\.{kind}'\."):
+        memory.verify()
+    memory, moved = two_tasks(around(Quantised(kind)), unsupported="freeze")
+    memory.verify()
+    assert moved < 1e-2
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+def test_counters_and_frozen_parameters_that_stay_raise_no_alarm() -> None:
+    model = around(Quantised("nothing"), nn.BatchNorm1d(8))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*(b|B)uffers")
+        memory, moved = two_tasks(model)
+        memory.verify()
+        memory.consolidate(NEW)
+    assert int(model[1].seen) > 0
+    assert moved < 1e-2
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+def test_a_teacher_that_the_caller_averages_is_reported_even_if_it_moves_only_later() -> None:
+    class Distilled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.student, self.teacher = nn.Linear(6, 3), nn.Linear(6, 3).requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.student(x) + self.teacher(x))
+
+    model = Distilled()
+    memory = GPM(model, threshold=0.9)
+    memory.consolidate(OLD)
+    memory.verify()
+    with torch.no_grad():
+        model.teacher.weight.lerp_(model.student.weight, 0.1)
+    with pytest.raises(LeakError, match=r"have changed since the task began.*'teacher\.weight'"):
+        memory.verify()
+
+
+def test_a_checksum_sees_any_exchange_and_the_last_bit() -> None:
+    x = torch.randn(7, 5)
+    for change in (lambda t: t.flip(0), lambda t: t.flip(1), lambda t: t.roll(1), lambda t: t.mT.reshape(7, 5)):
+        assert not torch.equal(checksum(x)[1], checksum(change(x).contiguous())[1])
+    y = x.clone()
+    y[3, 3] = torch.nextafter(y[3, 3], torch.tensor(9.0))
+    assert not torch.equal(checksum(x)[1], checksum(y)[1])
+    assert torch.equal(checksum(x)[1], checksum(x.mT.contiguous().mT)[1]), "the memory layout does not matter"
+    for other in (
+        torch.tensor(True),
+        torch.zeros(0, 3),
+        torch.zeros(2, dtype=torch.complex64),
+        torch.tensor(1, dtype=torch.int8),
+    ):
+        assert torch.equal(checksum(other)[1], checksum(other.clone())[1])
 
 
 @pytest.mark.filterwarnings("ignore:Full, and from now on fixed")

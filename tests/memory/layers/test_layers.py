@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from remnant import GPM
 from remnant.memory import gram
 from remnant.memory.layers import LayerView, conv, views_of
-from remnant.memory.record.recorder import record
+from remnant.memory.record.recorder import empty_grams, record_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:Using padding='same'")
 
@@ -294,7 +294,9 @@ def test_queries_shorter_than_keys_count_their_bias_once_each() -> None:
 
     memory = GPM(Cross(), threshold=1.0)
     batch = [{"query": query, "key": key}]
-    grams, _ = record(memory._model, memory._protection.weights, batch, lambda model, b: model(**b))
+    grams = empty_grams(memory._protection.weights)
+    sinks = {weight: grams[weight.name].add for weight in memory._protection.weights}
+    record_rows(memory._model, sinks, batch, lambda model, b: model(**b))
     matrix = grams["attention.in_proj"].matrix()
     assert matrix[:, -1, -1].tolist() == [2, 9, 9]
     rows = torch.cat([query.reshape(2, 8), torch.ones(2, 1)], dim=1).double()

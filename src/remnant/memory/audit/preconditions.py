@@ -17,9 +17,9 @@ LEAKS = (
     "optimizer that trains them, or call project() and restore() around your own steps."
 )
 MOVING_BUFFERS = (
-    "The forward pass reads buffers that training changes and nothing protects: {}. Later tasks will change old outputs "
-    'through them. Make the memory with unsupported="freeze" to keep their modules in eval mode after the first task, or '
-    "exclude them by name."
+    "The forward pass reads buffers or fixed parameters that training changes and nothing protects: {}. Later tasks will "
+    'change old outputs through them. Make the memory with unsupported="freeze" to keep their modules in eval mode after the '
+    "first task, stop your own code from changing them, or exclude them by name."
 )
 FULL = (
     "Full, and from now on fixed: {}. Every input direction of the layer is remembered. A lower threshold or a wider layer "

@@ -8,16 +8,17 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..discovery import Protection, clean
-from ..precision import full_precision
+from ..projection import full_precision
 from ..protected import ProtectedWeight, Weights
 from ..record.consolidation import summed
-from ..record.recorder import Forward, eager_eval, map_tensors, record_rows, tensors_in
+from ..record.recorder import Forward, Sinks, eager_eval, map_tensors, record_rows, tensors_in
 
 EXAMPLES = 4  # few rows leave most directions free to change
 SIZE = 0.1  # the change, relative to each parameter's RMS
@@ -46,28 +47,40 @@ class Probe:
         return self.forward(model, batch)
 
     @torch.no_grad()
-    def uncovered(self) -> dict[ProtectedWeight, float]:
-        """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs."""
+    def uncovered(self, change: Mapping[Tensor, Tensor] | None = None) -> dict[ProtectedWeight, float]:
+        """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs.
+
+        The parameters are moved by the unseen part of a random change, or of the one that is given.
+        """
         found: dict[ProtectedWeight, float] = {}
         untested, few = self._weights, self.examples
-        with eager_eval(self._model), full_precision(self._device):
+        if change is not None:
+            untested = [weight for weight in untested if any(bool(change[p].any()) for p in weight.parameters)]
+        with eager_eval(self._model):
             # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
             simplifications: Any = (lambda batch: batch, partial(_first_examples, count=1), _geometric, _blank)
             for simpler in simplifications:
                 if untested and few is not None and not found and not self.inconclusive:
-                    found, untested = self._test(simpler(few), untested)
+                    found, untested = self._test(simpler(few), untested, change)
         counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
         return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
 
-    def _test(self, batch: Any, weights: Weights) -> tuple[dict[ProtectedWeight, float], Weights]:
+    def _test(
+        self, batch: Any, weights: Weights, change: Mapping[Tensor, Tensor] | None
+    ) -> tuple[dict[ProtectedWeight, float], Weights]:
         """Returns the uncovered weights, and those that this batch cannot test."""
+        rows: dict[ProtectedWeight, list[Tensor]] = {weight: [] for weight in weights}
         try:
-            before = self.outputs(batch)
+            before = self.outputs(batch, {weight: partial(_append_copy, kept) for weight, kept in rows.items()})
         except Exception as error:  # a norm may refuse a single example, a model inputs that are no images
             if batch is self.examples:
                 self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
             return {}, weights
-        free, unseen, testable = self._changes(batch, weights)
+        free = self._random_change(weights) if change is None else change
+        unseen = {p: free[p].double().clone() for weight in weights for p in weight.parameters}
+        for weight in weights:  # a weight that is seen from two sides must be invisible from both
+            weight.change_among(unseen, partial(_outside_rows, weight, rows[weight]))
+        testable = [w for w in weights if any(unseen[p].norm() > NEGLIGIBLE * free[p].norm() for p in w.parameters)]
         untested = [weight for weight in weights if weight not in testable]
 
         def moved_by(changes: Mapping[Tensor, Tensor], some: Weights) -> float:
@@ -84,33 +97,26 @@ class Probe:
             self.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
             return {}, []
         # Outputs that react strongly to any change of the weights also show more of the rounding.
-        allowed = max(10 * noise, self.rounding * max(1.0, moved_by(free, testable) / SIZE))
+        reaction = moved_by(free, testable)
+        size = _norm(free[p] for w in testable for p in w.parameters) / _norm(p for w in testable for p in w.parameters)
+        allowed = max(10 * noise, self.rounding * max(1.0, reaction, reaction / size))
         if together <= allowed:
             return {}, untested
-        found = {weight: change for weight in testable if (change := moved_by(unseen, [weight])) > allowed}
+        found = {weight: moved for weight in testable if (moved := moved_by(unseen, [weight])) > allowed}
         return found or dict.fromkeys(testable, together), untested
 
-    @property
-    def rounding(self) -> float:
-        """How far rounding alone may move the outputs, in the narrowest type that a weight or a module's output has."""
-        return (ROUNDINGS if self._eps < 1e-6 else NARROW_ROUNDINGS) * self._eps
-
-    def _changes(self, batch: Any, weights: Weights) -> tuple[dict[Tensor, Tensor], dict[Tensor, Tensor], Weights]:
-        """Random changes of the parameters; their parts that no row of the batch can see; the weights that have such."""
-        rows: dict[ProtectedWeight, list[Tensor]] = {weight: [] for weight in weights}
-        sinks = {weight: partial(_append_copy, kept) for weight, kept in rows.items()}
-        with self._unchanged_state():
-            record_rows(self._model, sinks, [copy.deepcopy(batch)], self.forward)
+    def _random_change(self, weights: Weights) -> dict[Tensor, Tensor]:
         generator = torch.Generator(self._device).manual_seed(0)
         free: dict[Tensor, Tensor] = {}
         for parameter in {p: None for weight in weights for p in weight.parameters}:
             size = SIZE * parameter.double().square().mean().sqrt().clamp(min=1e-8)
             free[parameter] = size * torch.randn(parameter.shape, generator=generator, device=self._device).double()
-        unseen = {parameter: change.clone() for parameter, change in free.items()}
-        for weight in weights:  # a weight that is seen from two sides must be invisible from both
-            weight.change_among(unseen, partial(_outside_rows, weight, rows[weight]))
-        testable = [w for w in weights if unseen[w.view.weight].norm() > NEGLIGIBLE * free[w.view.weight].norm()]
-        return free, unseen, testable
+        return free
+
+    @property
+    def rounding(self) -> float:
+        """How far rounding alone may move the outputs, in the narrowest type that a weight or a module's output has."""
+        return (ROUNDINGS if self._eps < 1e-6 else NARROW_ROUNDINGS) * self._eps
 
     @torch.no_grad()
     def outputs(self, batch: Any = None, sinks: Sinks | None = None) -> list[Tensor]:
@@ -179,13 +185,19 @@ def _outside(matrix: Tensor, rows: Tensor, tolerance: float) -> Tensor:
     return matrix
 
 
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return sqrt(max(sum(float(x.detach().double().square().sum()) for x in tensors), 1e-24))
+
+
 def change_of(before: list[Tensor], after: list[Tensor]) -> float:
     """Returns the largest relative change among the outputs."""
     if [x.shape for x in before] != [x.shape for x in after]:
         return float("inf")
     changes = [0.0]
     for x, y in zip(before, after, strict=True):
-        finite = x.isfinite() & y.isfinite()
+        finite, y = x.isfinite(), y.to(x.device)
+        if not torch.equal(finite, y.isfinite()):
+            return float("inf")
         changes.append(float((x - y)[finite].norm() / x[finite].norm().clamp(min=1e-12)))
     return max(changes)
 

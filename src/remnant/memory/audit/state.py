@@ -1,6 +1,9 @@
-"""Buffers, such as running means. No optimizer moves them, so instead of a projection their module stays in eval mode."""
+"""State that no optimizer moves, but the module or other code may: buffers, and parameters that do not train.
 
-from collections.abc import Iterable, Mapping
+No projection can protect it. A buffer's module stays in eval mode; everything else is compared.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
 import torch
@@ -9,18 +12,21 @@ from torch import Tensor, nn
 from ..discovery import Protection, clean
 from ..layers import is_norm, rule_of
 from ..report import LayerCheck, check_still
-from .probe import Probe, change_of, restored
+from .probe import SIZE, Probe, change_of, restored
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Buffers:
-    """The buffers of norms, and other float buffers that are selected and saved with the model (the rest are caches)."""
+    """Watches the buffers of norms, and all other selected buffers and parameters that do not train."""
 
     def __init__(self, protection: Protection) -> None:
         self._model, self._protection = protection.model, protection
-        self._initial = {name: tensor.detach().clone() for name, tensor in self.others().items()}
-        self._harmless: set[str] = set()  # buffers that change without an effect on the outputs
-        self.values: dict[str, Tensor] = {}  # at the task's start
+        self._harmless: set[str] = set()  # what changes without an effect on the outputs
+        self.values: dict[str, Tensor] = {}  # of the buffers that are saved with the memory, at the task's start
+        self._checksums = {name: checksum(tensor) for name, tensor in self._watched()}
         self.kept_in_eval: list[str] = []  # modules other than norms
+        self._holding = False  # from the first remembered task on
 
     def of_norms(self) -> dict[str, Tensor]:
         return {
@@ -31,41 +37,44 @@ class Buffers:
         }
 
     def others(self) -> dict[str, Tensor]:
-        """The buffers of other modules; none with unsupported="free", which frees all that no rule covers."""
-        if self._protection.unsupported == "free":
-            return {}
+        """The float buffers of other modules that are saved with the model. Others may be caches of any shape."""
+        caches = {
+            f"{clean(raw)}.{name}".lstrip(".")
+            for raw, module in self._model.named_modules()
+            for name in getattr(module, "_non_persistent_buffers_set", ())
+        }
         return {
             name: tensor
-            for raw, module in self._model.named_modules()
-            if not is_norm(module) or rule_of(module) is not None
-            for name, tensor in module.named_buffers(prefix=clean(raw), recurse=False)
-            if tensor.is_floating_point() and self._protection.selects(name)
-            if name.rpartition(".")[2] not in getattr(module, "_non_persistent_buffers_set", ())
+            for name, tensor in self._watched()
+            if tensor.is_floating_point() and not isinstance(tensor, nn.Parameter) and name not in caches
         }
 
+    def _watched(self) -> Iterator[tuple[str, Tensor]]:
+        """All but the norms' buffers; nothing with unsupported="free", which frees everything that no rule covers."""
+        anchored = set(self._protection.parameters)
+        for raw, module in self._model.named_modules() if self._protection.unsupported != "free" else ():
+            buffers = () if is_norm(module) and rule_of(module) is None else module.named_buffers(recurse=False)
+            parameters = ((n, p) for n, p in module.named_parameters(recurse=False) if not p.requires_grad)
+            for name, tensor in (*buffers, *parameters):
+                full = f"{clean(raw)}.{name}".lstrip(".")
+                if tensor not in anchored and tensor.layout is torch.strided and self._protection.selects(full):
+                    yield full, tensor
+
+    def _changed(self) -> dict[str, Tensor]:
+        """What has another value than when the task began. Another shape or number type is another meaning."""
+        now = {name: (tensor, checksum(tensor)) for name, tensor in self._watched() if name in self._checksums}
+        same_kind = {n: tensor for n, (tensor, mark) in now.items() if mark[0] == self._checksums[n][0]}
+        return {n: tensor for n, tensor in same_kind.items() if not torch.equal(now[n][1][1], self._checksums[n][1])}
+
     def moving(self, probe: Probe) -> list[str]:
-        """Buffers that training has changed and that move the outputs: a later task will change them too."""
-        now = self.others()
-        changed = {
-            name: first.to(now[name])
-            for name, first in self._initial.items()
-            if name in now and now[name].shape == first.shape and not torch.equal(now[name], first.to(now[name]))
-        }
+        """What training has changed in the first task and moves the outputs: a later task will change it too."""
+        changed = {} if self._holding else self._changed()
         matter: list[str] = []
-        if changed and self._matter(probe, {now[name]: first for name, first in changed.items()}):
-            matter = [name for name, first in changed.items() if self._matter(probe, {now[name]: first})]
+        if changed and _matter(probe, changed.values()):
+            matter = [name for name, tensor in changed.items() if _matter(probe, [tensor])]
             matter = matter or list(changed)  # together only
         self._harmless = (self._harmless | changed.keys()) - set(matter)
         return matter
-
-    @torch.no_grad()
-    def _matter(self, probe: Probe, initial: Mapping[Tensor, Tensor]) -> bool:
-        """Whether the outputs are different with the buffers' initial values."""
-        before = probe.outputs()
-        with restored(initial):
-            for buffer, value in initial.items():
-                buffer.copy_(value)
-            return change_of(before, probe.outputs()) > probe.rounding
 
     def begin_task(self, moving: Iterable[str]) -> None:
         """Notes the values that the next task must preserve; with unsupported="freeze" their modules stay in eval mode."""
@@ -73,10 +82,11 @@ class Buffers:
             self.kept_in_eval = sorted({*self.kept_in_eval, *(name.rpartition(".")[0] for name in moving)})
         others = {name: tensor for name, tensor in self.others().items() if name not in self._harmless}
         self.values = {name: tensor.detach().clone() for name, tensor in {**self.of_norms(), **others}.items()}
-        self._initial = {}
+        self._checksums = {name: checksum(tensor) for name, tensor in self._watched() if name not in self._harmless}
         self.hold()
 
     def hold(self) -> None:
+        self._holding = True
         for module in self._modules():
             keep_in_eval_mode(module)
 
@@ -89,15 +99,58 @@ class Buffers:
         others = {clean(name): module for name, module in self._model.named_modules()}
         return [*self._protection.norms.values(), *(others[name] for name in self.kept_in_eval if name in others)]
 
-    def checks(self) -> list[LayerCheck]:
+    def checks(self, probe: Probe | None = None) -> list[LayerCheck]:
+        """Compares everything with its value at the task's start; a probe tells what the outputs do not depend on."""
         now = {**self.of_norms(), **self.others()}
-        return [check_still(name, now[name], then, buffer=True) for name, then in self.values.items() if name in now]
+        checks = [check_still(name, now[name], then, buffer=True) for name, then in self.values.items() if name in now]
+        for name, tensor in self._changed().items() if self._holding else ():
+            counter = tensor.ndim == 0 and not tensor.is_floating_point()
+            if name not in self.values and (not counter if probe is None else _matter(probe, [tensor])):
+                checks.append(LayerCheck(name, 1.0, 0.0, buffer=True))
+        return checks
+
+
+@torch.no_grad()
+def _matter(probe: Probe, tensors: Collection[Tensor]) -> bool:
+    """Whether other values of these tensors change the outputs."""
+    before = probe.outputs()
+    with restored(tensors):
+        for tensor in tensors:
+            tensor.copy_(_other_value(tensor.detach()))
+        try:
+            after = probe.outputs()
+        except Exception:  # an index out of range, for example
+            return True
+    return change_of(before, after) > probe.rounding
+
+
+def _other_value(tensor: Tensor) -> Tensor:
+    if tensor.is_floating_point() or tensor.is_complex():
+        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        return tensor + (noise.to(tensor.device) * SIZE * tensor.abs().double().square().mean().sqrt().clamp(min=SIZE))
+    backwards = tensor.flatten().flip(0).reshape(tensor.shape)  # so that indices stay in their range
+    if not torch.equal(backwards, tensor):
+        return backwards
+    return tensor.logical_not() if tensor.dtype is torch.bool else tensor + 1
+
+
+def checksum(tensor: Tensor) -> tuple[object, Tensor]:
+    """The kind of a tensor and a number that changes with any of its bits: cheap also for a large frozen network."""
+    flat = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    flat = (flat.flatten(1) if flat.ndim > 1 else flat.reshape(1, -1)).contiguous()
+    bits = flat.view(BITS[flat.element_size()])
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for dim in (0, 1):  # weighted by position in both dimensions, so that an exchange of values counts, too
+        sums = bits.sum(dim, dtype=torch.int64)
+        total = total + (sums * (2 * torch.arange(len(sums), device=sums.device) + 1)).sum()
+    return (tensor.dtype, tensor.shape), total.cpu()
 
 
 def keep_in_eval_mode(module: nn.Module) -> None:
     """Keeps a module's buffers as they are, whatever `model.train()` does; its submodules still change their mode."""
     # The next `model.train()` would undo a flag, and compiled code ignores later hooks; a partial can be copied and pickled.
-    if any(buffer.is_floating_point() for buffer in module.buffers(recurse=False)):
+    fixed = [p for p in module.parameters(recurse=False) if not p.requires_grad]
+    if fixed or any(True for _ in module.buffers(recurse=False)):
         module.training = False
         object.__setattr__(module, "train", partial(_train_children, module))
 

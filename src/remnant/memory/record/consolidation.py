@@ -31,11 +31,12 @@ def gather(
     if samples is not None:
         share = samples // ranks + (rank < samples % ranks)
         stream = recorder.sample(stream, share, seed=task * ranks + rank)
-    grams: Grams = {}
+    grams = recorder.empty_grams(protection.weights)
+    sinks = {weight: grams[weight.name].add for weight in protection.weights}
     count = 0
     failure: Exception | None = None
     try:
-        grams, count = recorder.record(protection.model, protection.weights, stream, forward, examples)
+        count = recorder.record_rows(protection.model, sinks, stream, forward, examples)
     except Exception as error:
         failure = error  # raised below: the other processes must know first, since they wait for this one
     failures, count = summed(torch.tensor([failure is not None, count])).tolist()

@@ -29,15 +29,13 @@ class ConsolidationError(UserError, RuntimeError):
     """A task's inputs could not be recorded. The memory is as it was before."""
 
 
-def record(
-    model: nn.Module, weights: Weights, batches: Iterable[Any], forward: Forward, examples: Examples | None = None
-) -> tuple[Grams, int]:
-    """Returns the Gram matrix of every weight's inputs, and the number of batches. See `record_rows`."""
+def empty_grams(weights: Weights) -> Grams:
+    """Returns a Gram matrix for the inputs of every weight."""
     grams: Grams = {}
     for weight in weights:
         size, device = weight.subspaces[0].capacity, weight.view.weight.device
         grams[weight.name] = Counts(size, device) if weight.view.one_hot else Gram(weight.view.groups, size, device)
-    return grams, record_rows(model, {w: grams[w.name].add for w in weights}, batches, forward, examples)
+    return grams
 
 
 def record_rows(
@@ -96,8 +94,8 @@ def _augmented(weight: ProtectedWeight, rows: Tensor, bias: int | None, ones: Te
 def eager_eval(model: nn.Module) -> Iterator[None]:
     """Runs the Python code of every module in eval mode: a compiled or fused forward would skip the hooks."""
     modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:
-        module.training = False
+    if any(mode for _, mode in modes):
+        model.eval()  # not the flags alone: a model's own eval() may choose another path
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -106,6 +104,9 @@ def eager_eval(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        for module, mode in modes:  # from the model down, since train() changes the modules below
+            if module.training != mode:
+                module.train(mode)
         for module, mode in modes:
             module.training = mode
 

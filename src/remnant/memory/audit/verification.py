@@ -1,0 +1,181 @@
+"""Measures whether old outputs moved, and why: in the weights, in other state, or in something that is no tensor.
+
+The memory keeps a few examples of each task with the model's outputs for them, in RAM only. They tell what no comparison of
+weights can: that the model's code, a mask or an attribute has changed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..discovery import Protection
+from ..record import recorder
+from ..record.consolidation import summed
+from ..record.recorder import Forward, Grams
+from ..report import LeakError, TaskCheck, Verification
+from .probe import Probe, change_of, restored
+from .state import Buffers, checksum
+
+if TYPE_CHECKING:
+    from ..constraint import Constraint
+
+KEPT = 32  # tasks whose examples are kept, the last ones
+FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
+CODE_CHANGED = (
+    "With the weights and buffers of the last `consolidate`, the model gives other outputs than it did then ({:.1%} apart). "
+    "Something that is no tensor has changed: its code (a patched forward, another class, a hook), a parametrization or mask, "
+    "or an attribute that forward, train() or eval() reads. Undo that change, or make a new memory for the model as it is now."
+)
+MOVED_UNSEEN = (
+    "Old outputs moved through weights that are used in ways their rule does not cover: {}. Changes of a weight that no "
+    "recorded input of its layer can see moved them. Call the layer itself instead of a function with its weight, exclude it, "
+    'or make the memory with unsupported="freeze".'
+)
+DRIFTED = (
+    "Old outputs moved by {}, and no leak explains it. They depend on what the memory does not hold: the share 1−ε of the "
+    "inputs' energy, layers that are left free, or one head that every task trains.{} Raise the threshold, or give each task "
+    "a head of its own."
+)
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A few examples of one task (in the probe) and the model as it was when the task was consolidated."""
+
+    task: int
+    probe: Probe
+    outputs: list[Tensor]
+    anchors: Mapping[Tensor, Tensor]  # W₀
+    unprotected: dict[str, Tensor]  # buffers and free parameters, which the anchors do not contain
+    fixed: dict[Tensor, tuple[object, Tensor]]  # parameters that do not train → their checksum
+
+
+class Verifier:
+    """Compares the weights, other state, and outputs of a model with those when its tasks were consolidated."""
+
+    def __init__(self, protection: Protection, constraint: Constraint, buffers: Buffers) -> None:
+        self._protection, self._constraint, self._buffers = protection, constraint, buffers
+        self.witnesses: list[Witness] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "witnesses": []}  # a forward function may not be picklable, and examples may be private
+
+    def remember(self, task: int, probe: Probe) -> None:
+        """Keeps the probe's examples as those of a task that is consolidated now."""
+        if probe.examples is None or probe.inconclusive:
+            self.witnesses.clear()
+            return
+        anchors = self._constraint.anchors
+        fixed = {p for p in self._protection.model.parameters() if p not in anchors and not p.requires_grad}
+        own = {n: t.detach().clone() for n, t in self._tensors().items() if t not in anchors and t not in fixed}
+        outputs = [x.cpu() for x in probe.outputs()]
+        self.witnesses = [Witness(w.task, w.probe, w.outputs, {}, {}, {}) for w in self.witnesses[1 - KEPT :]]
+        self.witnesses.append(Witness(task, probe, outputs, anchors, own, {p: checksum(p) for p in fixed}))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        model = self._protection.model
+        return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+    def measure(self, tolerance: float, probe: Probe | None = None, grams: Grams | None = None) -> Verification:
+        """Compares the tensors: W·M, frozen parameters, buffers."""
+        return Verification((*self._constraint.checks(grams), *self._buffers.checks(probe)), tolerance)
+
+    def verify(self, batches: Any, tolerance: float, forward: Forward) -> Verification:
+        """Compares tensors and outputs; see `GPM.verify`."""
+        message = ""
+        failure: Exception | None = None
+        try:
+            tasks = [TaskCheck(f"task {w.task}", self._drift(w)) for w in self.witnesses]
+            given, grams = self._drifts(batches, forward) if batches is not None else ([], None)
+            last = self.witnesses[-1] if self.witnesses else None
+            tensors = self.measure(tolerance, last.probe if last else None, grams)
+            result = Verification(tensors.layers, tolerance, (*tasks, *given))
+            message = result.leaks() or (self._unexplained(last) if last else "")
+        except Exception as error:
+            failure = error  # raised below: the other processes must know first, since they wait for this one
+        failed = int(summed(torch.tensor(bool(failure or message))))
+        if failure is not None:
+            raise failure
+        if failed:
+            raise LeakError(message or f"{failed} other rank(s) found a leak; see their errors.")
+        if moved := [f"{x.drift:.0%} for {x.name}" for x in result.tasks if (x.drift or 0) > FORGOTTEN]:
+            most = sorted((x for x in result.layers if x.drift), key=lambda x: -(x.drift or 0))[:3]
+            layers = f" The layers that drift most: {', '.join(repr(x.name) for x in most)}." if most else ""
+            warnings.warn(DRIFTED.format(", ".join(moved), layers), stacklevel=3)
+        return result
+
+    def _drift(self, witness: Witness) -> float | None:
+        """How far today's outputs are from those of then; of a head that has grown, for the outputs that it had."""
+        try:
+            return _common_change(witness.outputs, witness.probe.outputs())
+        except Exception:  # the model takes other inputs now
+            return None
+
+    def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams]:
+        """Compares today's outputs for batches with those of the weights W₀, and records the layers' inputs."""
+        numbered = isinstance(batches, Mapping) and all(isinstance(key, int) for key in batches)
+        grams = recorder.empty_grams(self._protection.weights)
+        sinks = {weight: grams[weight.name].add for weight in self._protection.weights}
+        checks = []
+        for name, series in batches.items() if numbered else [("batches", batches)]:
+            probe, moved, total, count = Probe(self._protection, forward), 0.0, 0.0, 0
+            for batch in recorder.stream(series):
+                now = probe.outputs(batch, sinks)
+                with self._anchored():
+                    then = probe.outputs(batch)
+                size = sum(float(x[x.isfinite()].square().sum()) for x in then)
+                moved, total, count = moved + change_of(then, now) ** 2 * size, total + size, count + 1
+            if not count:
+                raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")
+            drift = (moved / total) ** 0.5 if total else None
+            checks.append(TaskCheck(f"task {name}, batches" if numbered else name, drift))
+        return checks, grams
+
+    @contextmanager
+    def _anchored(self, others: Mapping[Tensor, Tensor] | None = None) -> Iterator[None]:
+        """Puts W₀ in place for the block, and other values that are given."""
+        values = {**self._constraint.anchors, **(others or {})}
+        with torch.no_grad(), restored(values):
+            for tensor, value in values.items():
+                tensor.detach().copy_(value)
+            yield
+
+    def _unexplained(self, last: Witness) -> str:
+        """Describes a change of the last task's outputs that neither W·M nor other tensors explain."""
+        anchors, now = self._constraint.anchors, self._tensors()
+        own = {now[n]: value for n, value in last.unprotected.items() if n in now and now[n].shape == value.shape}
+        gone = [n for n in last.unprotected if n not in now]
+        other_type = [p for p, anchor in anchors.items() if p.dtype != anchor.dtype]
+        replaced = anchors is not last.anchors  # a network was loaded, or trained as it is recalled
+        if (
+            replaced
+            or gone
+            or other_type
+            or any(not torch.equal(checksum(p)[1], then[1]) for p, then in last.fixed.items())
+        ):
+            return ""  # a head was removed or the user changed what no anchor holds: the comparison could not tell
+        steps = {p: p.detach().double() - anchor.to(p.device).double() for p, anchor in anchors.items()}
+        with self._anchored(own):
+            outputs = last.probe.outputs()
+            moved = _common_change(last.outputs, outputs)
+            if moved is not None and moved > last.probe.rounding:
+                if moved > 10 * change_of(outputs, last.probe.outputs()):
+                    return CODE_CHANGED.format(moved)
+            elif self._protection.unsupported != "free" and (found := last.probe.uncovered(steps)):
+                return MOVED_UNSEEN.format(", ".join(f"{weight.name!r} ({by:.1%})" for weight, by in found.items()))
+        return ""
+
+
+def _common_change(before: list[Tensor], after: list[Tensor]) -> float | None:
+    """The change of the outputs that there were before: a head may have got more since."""
+    pairs = list(zip(before, after, strict=False))
+    if len(after) < len(before) or any(x.shape[:-1] != y.shape[:-1] or x.shape > y.shape for x, y in pairs):
+        return None
+    return change_of(before, [y[..., : x.shape[-1]] if x.ndim else y for x, y in pairs])
