@@ -105,6 +105,16 @@ def test_a_screen_reader_hears_cells_figures_and_headings(page: Browser) -> None
     assert "not run" in {name for _, name in heard}
 
 
+def test_a_switch_shows_what_was_not_run(page: Browser) -> None:
+    shown = "[...document.querySelectorAll('.matrix thead th')].filter(th => th.offsetWidth).length"
+    assert page.run(shown) == 3  # the methods, and the two benchmarks that were run
+    rows = "[...document.querySelectorAll('#table-table1a tbody tr')].filter(row => row.offsetHeight).length"
+    assert page.run(rows) == 1
+    page.click("#show-missing")
+    assert page.run(shown) == 7
+    assert page.run(rows) == 8
+
+
 def test_a_phone_scrolls_down_and_not_sideways(page: Browser) -> None:
     page.resize(390, 844, phone=True)
     page.click("a[href='#run-pmnist-gpm']")

@@ -16,7 +16,7 @@ from remnant.report.content import make_content
 def test_the_command_to_run_again_has_the_same_seeds(seeds: tuple[int, ...], tmp_path: Path) -> None:
     for seed in seeds:
         run(tmp_path, settings("pmnist", "gpm", ["lr=0.02"]), seed)
-    ((variant,),) = make_content([tmp_path]).details
+    (variant,) = make_content([tmp_path]).collection.variants
     words = shlex.split(variant.command)
     assert words[:-1] == ["remnant", "run", "pmnist", "gpm", "--set", "lr=0.02", "--seeds"]
     assert parse_seeds(words[-1]) == seeds

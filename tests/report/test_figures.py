@@ -12,10 +12,10 @@ from made_up import HOSTILE, MLP_RANKS, histogram, run, settings
 
 from remnant.experiments.paper import save_timings
 from remnant.report.content import Content, make_content
-from remnant.report.figures import Drawing, Section, digest_of
+from remnant.report.figures import Drawing, digest_of
 from remnant.report.figures.drawing import MARKERS, look, styled
 from remnant.report.figures.methods import method_look
-from remnant.report.names import TITLES
+from remnant.report.names import TEXTS
 from remnant.report.records import read_runs
 from remnant.report.variants import collect
 
@@ -23,16 +23,12 @@ TIMES = {"gpm": 2.0, "ewc": 8.0}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def section(content: Content, name: str) -> Section:
-    return next(found for found in content.sections if found.name == name)
-
-
 def drawing(content: Content, begins: str) -> Drawing:
     return next(found for name, found in content.drawings.items() if name.startswith(begins))
 
 
 def test_all_figures_are_there(content: Content) -> None:
-    drawn = {found.name for found in content.sections if found.drawings}
+    drawn = {name for name, drawings in content.sections.items() if drawings}
     assert drawn == {"first-task", "trade-off", "ranks", "memory", "epoch-time", "interference"}
     kinds = {name.split("-")[0] for name in content.drawings}
     assert {"matrix", "sequence", "loss", "threshold"} <= kinds
@@ -87,17 +83,11 @@ def test_runs_that_differ_only_in_epsilon_are_a_sweep(tmp_path: Path) -> None:
     def interference(*overrides: list[str]) -> list[str]:
         for words in overrides:
             run(tmp_path, settings("split-cifar100", "gpm", words), 0, drift={"fc2": histogram(1.0)})
-        return [found.name.split("-")[0] for found in section(make_content([tmp_path]), "interference").drawings]
+        return [found.name.split("-")[0] for found in make_content([tmp_path]).sections["interference"]]
 
     assert interference(["threshold.start=0.9"]) == []
     assert interference(["threshold.start=0.95", "lr=0.02"]) == []
     assert interference(["threshold.start=0.99"]) == ["threshold", "interference"]
-
-
-def test_without_a_sweep_the_command_for_one_is_shown(tmp_path: Path) -> None:
-    run(tmp_path, settings("permuted-digits", "finetune"), 0)
-    (absent,) = section(make_content([tmp_path]), "interference").absent
-    assert absent.command == "remnant sweep split-cifar100 gpm --over threshold.start=0.90,0.95,0.97,0.99"
 
 
 def test_histograms_of_seeds_add_up_where_their_edges_agree(tmp_path: Path) -> None:
@@ -125,9 +115,9 @@ def test_histograms_of_seeds_add_up_where_one_is_finer(tmp_path: Path) -> None:
 def test_times_of_two_devices_are_not_compared(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"), device="A")
     run(tmp_path, settings("pmnist", "finetune"), device="B")
-    assert section(make_content([tmp_path]), "epoch-time").drawings == []
+    assert make_content([tmp_path]).sections["epoch-time"] == []
     run(tmp_path, settings("pmnist", "single-task"), device="A", seconds=20.0)
-    (found,) = section(make_content([tmp_path]), "epoch-time").drawings
+    (found,) = make_content([tmp_path]).sections["epoch-time"]
     assert [(row["method"], row["value"]) for row in found.data["rows"]] == [("gpm", 0.5), ("single-task", 1.0)]
     assert found.data["rows"][0]["seconds"] == 10.0 / (3 * 5)  # three tasks of five epochs
 
@@ -135,12 +125,12 @@ def test_times_of_two_devices_are_not_compared(tmp_path: Path) -> None:
 def test_methods_timed_alike_take_precedence_over_times_of_runs(tmp_path: Path) -> None:
     for method in ("gpm", "finetune"):
         run(tmp_path, settings("pmnist", method))
-    (of_runs,) = section(make_content([tmp_path]), "epoch-time").drawings
+    (of_runs,) = make_content([tmp_path]).sections["epoch-time"]
     assert "no comparison of methods" in of_runs.remark
     one = {name: {"digest": settings("pmnist", name).digest, "epochs": [s], "finish": 0.0} for name, s in TIMES.items()}
     other = {"digest": "00000000", "epochs": [9.0], "finish": 0.0}  # not the recipe's
     save_timings(tmp_path, "pmnist", {"environment": {"device": "B"}, "methods": {**one, "er": other}})
-    (timed,) = section(make_content([tmp_path]), "epoch-time").drawings
+    (timed,) = make_content([tmp_path]).sections["epoch-time"]
     assert [(row["method"], row["value"]) for row in timed.data["rows"]] == [("gpm", 0.25), ("ewc", 1.0)]
     assert "on B" in timed.title
     assert "no comparison" not in timed.remark
@@ -149,7 +139,7 @@ def test_methods_timed_alike_take_precedence_over_times_of_runs(tmp_path: Path) 
 def test_epochs_of_early_stopping_are_counted_and_never_guessed(tmp_path: Path) -> None:
     for method, epochs in (("gpm", 4), ("finetune", 8), ("single-task", 0)):
         run(tmp_path, settings("split-cifar100", method), epochs=epochs)
-    (found,) = section(make_content([tmp_path]), "epoch-time").drawings
+    (found,) = make_content([tmp_path]).sections["epoch-time"]
     assert [(row["method"], row["seconds"]) for row in found.data["rows"]] == [("gpm", 2.5), ("finetune", 1.25)]
 
 
@@ -181,7 +171,7 @@ def test_shapes_are_those_of_the_streams() -> None:
 def test_ranks_of_an_unknown_stream_are_not_drawn(tmp_path: Path) -> None:
     run(tmp_path, settings("my/own.py:stream", "gpm"), ranks=MLP_RANKS)
     content = make_content([tmp_path])
-    assert section(content, "ranks").drawings == []
+    assert content.sections["ranks"] == []
     assert drawing(content, "matrix").data["rows"][0]
 
 
@@ -197,9 +187,9 @@ def test_settings_that_are_not_the_recipes_are_starred(tmp_path: Path) -> None:
 
 
 def test_no_two_methods_look_alike() -> None:
-    looks = {method: method_look(method)[:2] for method in TITLES["methods"]}
-    assert len(set(looks.values())) == len(looks)
-    assert len({look(number)[:2] for number in range(77)}) == 77
+    looks = [method_look(method) for method in TEXTS["methods"]]
+    assert len({(own["color"], own["marker"]) for own in looks}) == len(looks)
+    assert len({(own["color"], own["marker"]) for own in map(look, range(77))}) == 77
     assert len(MARKERS) == 11
 
 

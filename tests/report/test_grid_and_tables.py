@@ -13,7 +13,8 @@ from remnant.evaluation import Spread
 from remnant.experiments.paper import save_timings
 from remnant.experiments.settings import resolve
 from remnant.report.content import Content, make_content
-from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, cell_text, markdown, to_csv, to_latex
+from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, cell_text, to_csv
+from remnant.report.page import to_latex, to_markdown
 from remnant.report.tables import PAPER_RANKS
 
 
@@ -114,7 +115,7 @@ ODD = Grid(
 
 
 def test_names_are_text_in_markdown() -> None:
-    lines = markdown(ODD).splitlines()
+    lines = to_markdown(ODD).splitlines()
     assert len(lines) == 3
     assert "<" not in lines[2]
     assert lines[2].replace(r"\|", "").count("|") == 3

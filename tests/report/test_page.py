@@ -133,3 +133,18 @@ def test_without_a_readable_run_the_page_says_so(tmp_path: Path) -> None:
     assert "No runs were found" in words
     assert "not run" in words
     assert not re.search(r"\bnan\b|None|Infinity", words)
+
+
+def test_what_only_the_paper_has_is_behind_a_switch(tmp_path: Path) -> None:
+    run(tmp_path / "runs", settings("permuted-digits", "finetune"), 0)
+    write_report([tmp_path / "runs"], tmp_path / "report")
+    text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert 'id="show-missing"' in text
+    columns = re.findall(r'<th scope="col"( class="missing")?>([^<]+)</th>', text.partition("</thead>")[0])
+    assert columns[:3] == [("", "method"), ("", "permuted-digits"), (' class="missing"', "Permuted MNIST")]
+    hidden = re.findall(r'<details class="table missing" id="table-([^"]+)"', text)
+    assert {"table1a", "table3", "ranks-pmnist"} <= set(hidden)
+    assert "everything" not in hidden
+    sweep = re.search(r'<section id="figure-interference"[^>]*class="missing">(.*?)</section>', text, flags=re.DOTALL)
+    assert sweep is not None
+    assert "remnant sweep split-cifar100 gpm --over threshold.start=0.90,0.95,0.97,0.99" in sweep[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up import MLP_RANKS, histogram, run, settings
 
-from remnant.experiments.runs import RunError
+from remnant.errors import RunError
 from remnant.report.content import make_content
 from remnant.report.records import Reading, read_runs
 from remnant.report.variants import collect

@@ -1,4 +1,4 @@
-"""`Grid` is a table: headings and cells. It is printed as Markdown, CSV and LaTeX here, and by rich on a terminal."""
+"""`Grid` is a table: headings and cells. Templates print it as HTML, Markdown and LaTeX, and rich on a terminal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import csv
 import io
 import re
 from dataclasses import dataclass, replace
+from html import escape
 
 from remnant.evaluation import Spread
 
 NOT_RUN, NO_VALUE, NOT_FINISHED, NOT_TIMED = "not run", "–", "not finished", "not timed"
-ABSENT = (NOT_RUN, NOT_FINISHED, NOT_TIMED)
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,16 @@ class Grid:
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
         return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 
+    def is_missing(self, row: tuple[Cell, ...]) -> bool:
+        """Whether a row holds nothing of ours: neither a run nor a time."""
+        ours = [cell for column, cell in zip(self.columns, row, strict=True) if column.heading == "ours"]
+        return NOT_RUN in row and not any(isinstance(cell, Number) for cell in ours)
+
+    @property
+    def missing(self) -> bool:
+        """Whether the paper alone has numbers for this table."""
+        return all(self.is_missing(row) or "paper" in row for row in self.rows)
+
 
 def cell_text(cell: Cell) -> str:
     """The cell as people read it."""
@@ -79,22 +89,6 @@ def number(value: Spread | float | None, places: int = 2, sign: str = "-", *, ot
     """Makes a cell of a mean ± sd or of a plain number; `otherwise` replaces a missing one."""
     spread = value if isinstance(value, Spread) else Spread(value)
     return otherwise if spread.mean is None else Number(spread, places, sign)
-
-
-def markdown(grid: Grid) -> str:
-    """Prints the table without its title. Cells are escaped."""
-    lines = [
-        [escape_markdown(column.full_heading) for column in grid.columns],
-        ["---" if column.text else "---:" for column in grid.columns],
-        *([escape_markdown(cell_text(cell)) for cell in row] for row in grid.rows),
-    ]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def escape_markdown(text: str) -> str:
-    """Removes line breaks, and escapes Markdown, HTML and column separators."""
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", text)
 
 
 def to_csv(grid: Grid) -> str:
@@ -114,34 +108,24 @@ def _not_a_formula(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def to_latex(grid: Grid) -> str:
-    r"""Prints a `tabular` with the rules of booktabs, ready to \input."""
-    align = "".join("l" if column.text else "r" for column in grid.columns)
-    lines = [
-        f"% {' '.join(grid.title.split())}",
-        r"% \usepackage{booktabs}",
-        rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",
-        r"\toprule",
-        " & ".join(escape_latex(column.full_heading) for column in grid.columns) + r" \\",
-        r"\midrule",
-        *(" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in grid.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
+def escape_markdown(text: str) -> str:
+    """Removes line breaks, and escapes Markdown, HTML and column separators."""
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", escape(" ".join(text.split()), quote=False))
 
 
-def _latex_cell(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return escape_latex(cell)
-    mean, sd = cell.plain
-    return rf"${mean} \pm {sd}$" if sd else f"${mean}$"
-
-
-LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "±": r"$\pm$"}
+LATEX: dict[str, str | int | None] = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+    "±": r"$\pm$",
+}
 LATEX |= {"−": "$-$", "ε": r"$\varepsilon$", "<": r"\textless{}", ">": r"\textgreater{}"}
 LATEX |= {character: f"\\{character}" for character in "{}&%$#_"}
 
 
-def escape_latex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in " ".join(text.split()))
+def latex_cell(cell: Cell) -> str:
+    """The cell or heading as LaTeX. Text is escaped."""
+    if isinstance(cell, str):
+        return " ".join(cell.split()).translate(str.maketrans(LATEX))
+    return "$" + r" \pm ".join(filter(None, cell.plain)) + "$"

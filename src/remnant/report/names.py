@@ -7,25 +7,24 @@ from importlib.resources import files
 from typing import Any
 
 from remnant.errors import UserError
-from remnant.experiments.paper import load_table, table_names
+from remnant.experiments.paper import TABLES, load_table
 from remnant.experiments.runs import folder_name
 from remnant.experiments.settings import recipe
 
 BOUNDS = ("multitask", "single-task")  # they show what can be reached and do not compete (the paper's asterisk)
-LISTED_LAST = ("finetune", *BOUNDS)
 
 
 def read_toml(name: str) -> dict[str, Any]:
     return tomllib.loads((files("remnant.report") / name).read_text(encoding="utf-8"))
 
 
-TITLES: dict[str, dict[str, str]] = read_toml("names.toml")
+TEXTS = read_toml("texts.toml")
 
 paper_table = cache(load_table)  # whose rows keep their settings
 
 
 def method_title(name: str) -> str:
-    return TITLES["methods"].get(name, name)
+    return str(TEXTS["methods"].get(name, name))
 
 
 def short_title(name: str) -> str:
@@ -35,7 +34,7 @@ def short_title(name: str) -> str:
 
 
 def benchmark_title(name: str) -> str:
-    return TITLES["benchmarks"].get(name, name)
+    return str(TEXTS["benchmarks"].get(name, name))
 
 
 def title_of(method: str, benchmark: str) -> str:
@@ -47,26 +46,20 @@ def slug(*names: str) -> str:
     return "-".join(folder_name(name) for name in names)
 
 
-def sort_methods(names: Iterable[str]) -> list[str]:
-    """Lists GPM first, then the others by name, then fine-tuning and the bounds."""
-    last = {name: position for position, name in enumerate(LISTED_LAST, 1)}
-    return sorted(set(names), key=lambda name: (last.get(name, 0), name != "gpm", name))
-
-
-def sort_benchmarks(names: Iterable[str]) -> list[str]:
-    """Lists benchmarks as in names.toml, and unknown ones after them by name."""
-    order = list(TITLES["benchmarks"])
-    return sorted(set(names), key=lambda name: (order.index(name) if name in order else len(order), name))
+def in_order(kind: str, names: Iterable[str]) -> list[str]:
+    """Lists "benchmarks" or "methods" once each: a user's own by name, then the others as in texts.toml."""
+    order = list(TEXTS[kind])
+    return sorted(set(names), key=lambda name: (order.index(name) if name in order else -1, name))
 
 
 @cache
 def expected_methods() -> dict[str, list[str]]:
     """The methods that the paper's tables have, for each benchmark."""
-    found: dict[str, set[str]] = {}
-    for name in table_names():
-        for row in paper_table(name).rows:
-            found.setdefault(row.benchmark, set()).add(row.method)
-    return {benchmark: sort_methods(found[benchmark]) for benchmark in sort_benchmarks(found)}
+    rows = [row for name in TABLES for row in paper_table(name).rows]
+    return {
+        benchmark: in_order("methods", (row.method for row in rows if row.benchmark == benchmark))
+        for benchmark in in_order("benchmarks", (row.benchmark for row in rows))
+    }
 
 
 def has_recipe(benchmark: str, method: str) -> bool:

@@ -16,12 +16,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from remnant import __version__
-from remnant.experiments.runs import explained, write
+from remnant.files import explained, write
 
 from .content import Content, make_content
 from .figures import Drawing
-from .grid import ABSENT, Grid, cell_text, escape_markdown, markdown, to_csv, to_latex
+from .grid import Grid, cell_text, escape_markdown, latex_cell, number, to_csv
+from .names import benchmark_title, method_title
 from .tables import PAPER_RANKS
+from .variants import flatten
 
 INDEX, NOTES, WRITTEN = "index.html", "results-notes.md", ".written-by-remnant-report.json"
 # Names of files, which never change, so that README.md can show them. The names of their drawings start with them.
@@ -36,7 +38,7 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
     for name, (svg, png) in drawn.items():
         contents |= {f"figures/{name}.svg": svg.encode(), f"figures/{name}.png": png}
     for grid in content.grids:
-        texts = {"md": f"# {grid.title}\n\n{markdown(grid)}", "csv": to_csv(grid), "tex": to_latex(grid)}
+        texts = {"md": f"# {grid.title}\n\n{to_markdown(grid)}", "csv": to_csv(grid), "tex": to_latex(grid)}
         contents |= {f"tables/{grid.name}.{ending}": text.encode() for ending, text in texts.items()}
     _replace(target, contents)
     if docs is not None:
@@ -86,8 +88,7 @@ def render_page(content: Content, svgs: Mapping[str, str]) -> str:
             svg = re.sub(rf'(id="|#){re.escape(name)}-', rf"\g<1>{name}-{shown[name]}-", svg)
         return Markup(svg)
 
-    values = {"svg": inline, "groups": header_groups, "absent": ABSENT, "version": __version__}
-    page = _render("index.html.jinja", content, autoescape=True, **values)
+    page = _render("index.html.jinja", autoescape=True, content=content, svg=inline, groups=header_groups)
     return re.sub(r"\n\s*\n+", "\n", page)
 
 
@@ -99,14 +100,14 @@ def render_docs(content: Content, notes: str) -> str:
     remarks = [*content.kept_apart, *damaged, *unfinished, *reading.remarks]
     paper = [f"ranks-{benchmark}" for benchmark in PAPER_RANKS]
     grids = [g for g in content.grids if g.rows and (g.name in paper or not g.name.startswith("ranks-"))]
-    values = {"notes_file": NOTES, "figures": docs_figures(content), "grids": grids}
-    page = _render("results.md.jinja", content, autoescape=False, **values, remarks=remarks)
+    values: dict[str, Any] = {"content": content, "notes_file": NOTES, "figures": docs_figures(content), "grids": grids}
+    page = _render("results.md.jinja", **values, remarks=remarks)
     return page.rstrip() + "\n" + (f"\n{notes.strip()}\n" if notes.strip() else "")
 
 
 def docs_figures(content: Content) -> dict[str, Drawing]:
     """The figures of results.md, by the name of their file without its ending."""
-    drawings = [drawing for section in content.sections for drawing in section.drawings]
+    drawings = [drawing for section in content.sections.values() for drawing in section]
     found = {name: [d for d in drawings if d.name.startswith(name)] for name in DOCS_FIGURES}
     return {name: matching[0] for name, matching in found.items() if matching}
 
@@ -120,8 +121,20 @@ def header_groups(grid: Grid) -> list[tuple[str, int]]:
     return [(group, len(list(columns))) for (group, _), columns in groupby(keys)]
 
 
-def _render(template: str, content: Content, *, autoescape: bool, **values: Any) -> str:
+def to_markdown(grid: Grid) -> str:
+    """Prints the table without its title. Cells are escaped."""
+    return _render("table.md.jinja", grid=grid)
+
+
+def to_latex(grid: Grid) -> str:
+    r"""Prints a `tabular` with the rules of booktabs, ready to \input."""
+    return _render("table.tex.jinja", grid=grid)
+
+
+def _render(template: str, *, autoescape: bool = False, **values: Any) -> str:
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=PackageLoader("remnant.report"), autoescape=autoescape, **options)
-    environment.filters |= {"text": cell_text, "escaped": escape_markdown, "markdown": markdown}
-    return environment.get_template(template).render(content=content, **values)
+    options |= {"keep_trailing_newline": True, "autoescape": autoescape}
+    environment = Environment(loader=PackageLoader("remnant.report"), **options)
+    environment.filters |= {"text": cell_text, "escaped": escape_markdown, "latex": latex_cell, "number": number}
+    environment.filters |= {"method": method_title, "benchmark": benchmark_title, "flatten": flatten}
+    return environment.get_template(template).render(version=__version__, **values)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from remnant.errors import RunError
 from remnant.experiments.paper import TIMES_FOLDER, Timing, load_timings
-from remnant.experiments.runs import RunContents, RunError, RunFolder, run_folders
+from remnant.experiments.runs import RunContents, RunFolder, run_folders
 
 Timings = tuple[Mapping[str, Timing], str]  # of the methods that `remnant reproduce table2` timed; and the device
 
@@ -39,14 +40,13 @@ class Damaged(NamedTuple):
     problem: str
 
 
-@dataclass(frozen=True)
-class Reading:
-    """All runs in order, the damaged ones, and remarks for the reader."""
+class Reading(NamedTuple):
+    """All runs in order, the damaged ones, remarks for the reader, and the times of each benchmark."""
 
     runs: tuple[RunRecord, ...]
     damaged: tuple[Damaged, ...]
     remarks: tuple[str, ...]
-    times: Mapping[str, Timings]  # by benchmark
+    times: Mapping[str, Timings]
 
 
 def read_runs(roots: Sequence[Path]) -> Reading:
@@ -58,40 +58,31 @@ def read_runs(roots: Sequence[Path]) -> Reading:
     for root in roots:
         if not root.is_dir():
             raise RunError(f"{root} is not a folder. Give a folder that contains run folders, such as results or runs.")
-        for path in run_folders(root):
+        for path in [*run_folders(root), *sorted((root / TIMES_FOLDER).glob("*.json"))]:
             shown = path.relative_to(root).as_posix() if path != root else root.name
             try:
-                folder = RunFolder.open(path)
-                run = _record(folder, shown)
-            except RunError as error:
-                damaged.append(_damaged(shown, error, path))
-                continue
-            if run.digest != folder.digest:
-                remarks.append(
-                    f"{shown}: the settings were edited after the run had begun (their digest is {run.digest}, not "
-                    f"{folder.digest}). The run is kept apart from runs of {folder.digest}."
-                )
-            if run.key in runs:
-                remarks.append(
-                    f"{shown} repeats the settings and the seed of {runs[run.key].path}, and is not counted."
-                )
-            runs.setdefault(run.key, run)
-        for file in sorted((root / TIMES_FOLDER).glob("*.json")):
-            try:
-                timed.setdefault(file.stem, load_timings([root], file.stem))
-            except RunError as error:
-                damaged.append(_damaged(file.relative_to(root).as_posix(), error, file))
+                if path.is_file():
+                    timed.setdefault(path.stem, load_timings([root], path.stem))
+                else:
+                    run = _read_run(path, shown, remarks)
+                    if run.key in runs:
+                        first = runs[run.key].path
+                        remarks.append(f"{shown} repeats the settings and the seed of {first}, and is not counted.")
+                    runs.setdefault(run.key, run)
+            except RunError as error:  # whose message need not repeat the path
+                damaged.append(Damaged(shown, str(error).replace(f"{path}/", "").replace(str(path), "it")))
     if not (runs or damaged or timed):
         raise RunError(f"{', '.join(map(str, roots))} holds no run. Give a folder with runs, such as results or runs.")
     return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), timed)
 
 
-def _record(folder: RunFolder, path: str) -> RunRecord:
-    contents: dict[str, Any] = vars(folder.read())
+def _read_run(path: Path, shown: str, remarks: list[str]) -> RunRecord:
+    folder = RunFolder.open(path)
     names: dict[str, Any] = {"benchmark": folder.benchmark, "method": folder.method, "seed": folder.seed}
-    return RunRecord(**contents, **names, path=path, settings=folder.settings)
-
-
-def _damaged(shown: str, error: RunError, path: Path) -> Damaged:
-    """Removes the path from the message: the report names it beside the message."""
-    return Damaged(shown, str(error).replace(f"{path}/", "").replace(str(path), "it"))
+    run = RunRecord(**vars(folder.read()), **names, path=shown, settings=folder.settings)
+    if run.digest != folder.digest:
+        remarks.append(
+            f"{shown}: the settings were edited after the run had begun (their digest is {run.digest}, not "
+            f"{folder.digest}). The run is kept apart from runs of {folder.digest}."
+        )
+    return run

@@ -8,7 +8,7 @@ from remnant.evaluation import Spread
 from remnant.experiments.paper import Comparison, Results, Table, compare, relative_to_gpm
 
 from .grid import NO_VALUE, NOT_FINISHED, NOT_RUN, NOT_TIMED, Cell, Column, Grid, number
-from .names import benchmark_title, method_title, paper_table, read_toml, slug, sort_benchmarks, title_of
+from .names import TEXTS, benchmark_title, in_order, method_title, paper_table, read_toml, slug, title_of
 from .statistics import verdict
 from .variants import Collection, Variant
 
@@ -17,27 +17,23 @@ HEADINGS = {"acc": "ACC %", "bwt": "BWT", "capacity": "capacity %"}
 PLACES = {"acc": 2, "bwt": 3, "capacity": 0}
 PAPER_PLACES = {**PLACES, "bwt": 2}
 NAMES = tuple(Column(heading, text=True) for heading in ("benchmark", "method", "variant"))
-ABOUT_TIMES = (
-    "Wall-clock seconds of one run: training, evaluation and consolidation. Runs may have shared their device. The "
-    "paper's times are of a GTX 1060 (permuted MNIST) and a GTX 1080 Ti (the rest), so they do not compare with ours.",
-    "Relative to GPM: the training time of a task with all epochs that the recipe allows, and with the work at its "
-    "end. The methods were timed one after another in one process, all in the same way.",
-)
 
 
 def all_grids(collection: Collection) -> list[Grid]:
     """Every table of the report, in the paper's order; the table of all runs comes last."""
     results = {v.key: {run.seed: run.result for run in v.runs if run.result} for v in collection.variants}
     first, second = paper_table("table1a"), paper_table("table1b")
-    ranked = [(name, collection.main(name, "gpm")) for name in sort_benchmarks({*PAPER_RANKS, *collection.benchmarks})]
+    ranked = [
+        (name, collection.main(name, "gpm")) for name in in_order("benchmarks", [*PAPER_RANKS, *collection.benchmarks])
+    ]
     return [
         _comparison(collection, first, results),
         _comparison(collection, second, results),
         _training_time(collection, [*compare(first, results), *compare(second, results)]),
-        _comparison(collection, paper_table("table3"), results, ("acc", "bwt", "capacity")),
+        _comparison(collection, paper_table("table3"), results),
         _comparison(collection, _one_and_five_epochs(first), results),
         _comparison(collection, paper_table("class-incremental"), results),
-        *(_ranks(name, variant) for name, variant in ranked if name in PAPER_RANKS or (variant and variant.mean_ranks)),
+        *(_ranks(name, variant) for name, variant in ranked if name in PAPER_RANKS or (variant and variant.ranks)),
         _everything(collection),
     ]
 
@@ -51,9 +47,8 @@ def _one_and_five_epochs(five: Table) -> Table:
     return replace(one, title="Appendix: permuted MNIST in a single epoch and in five", rows=tuple(rows))
 
 
-def _comparison(
-    collection: Collection, table: Table, results: Results, figures: Sequence[str] = ("acc", "bwt")
-) -> Grid:
+def _comparison(collection: Collection, table: Table, results: Results) -> Grid:
+    figures = [figure for figure in table.columns if figure in HEADINGS]  # seconds have a table of their own
     columns = list(NAMES)
     for figure in figures:
         columns += [Column(whose, HEADINGS[figure], spread=True) for whose in ("ours", "paper")]
@@ -110,38 +105,36 @@ def _training_time(collection: Collection, compared: Sequence[Comparison]) -> Gr
             device = devices[found.row.key] if found.seeds else NO_VALUE
             rows.append((*_names(found), seconds, theirs, *relative, device, str(len(found.seeds) or NO_VALUE)))
     command = "remnant reproduce table1a && remnant reproduce table1b && remnant reproduce table2 && remnant keep"
-    grid = Grid("training-time", "Table 2: training time", columns, tuple(rows), ABOUT_TIMES, command)
-    return grid.without_empty_columns()
+    remarks = tuple(TEXTS["times"]["table"])
+    return Grid(
+        "training-time", "Table 2: training time", columns, tuple(rows), remarks, command
+    ).without_empty_columns()
 
 
 def _ranks(benchmark: str, variant: Variant | None) -> Grid:
     """The directions that GPM added per layer and task, ours and the paper's (the appendix's table of k)."""
-    ours = variant.mean_ranks if variant else {}
-    paper = PAPER_RANKS.get(benchmark, {})
-    capacity = variant.capacities if variant else {}
-    recorded = [run.ranks for run in variant.runs if run.ranks] if variant else []
-    tasks = max([*map(len, ours.values()), *map(len, paper.values())])
+    ours, paper = variant.ranks if variant else {}, PAPER_RANKS.get(benchmark, {})
+    seeds = max(map(len, ours.values()), default=0)
+    tasks = max([*(added.shape[1] for added in ours.values()), *map(len, paper.values())])
     rows: list[tuple[Cell, ...]] = []
     for layer in ours or paper:
-        n = number(capacity.get(layer), 0)
+        capacity = number(variant.capacities.get(layer) if variant else None, 0)
+        cells: list[Cell] = [NOT_RUN] * (tasks + 1)
         if layer in ours:
-            total = number(Spread.of([float(sum(ranks[layer])) for ranks in recorded]), 1)
-            added = [number(k.mean, 1) for k in ours[layer]] + [NO_VALUE] * (tasks - len(ours[layer]))
-            rows.append((layer, "ours", *added, total, n))
-        else:
-            rows.append((layer, "ours", *[NOT_RUN] * tasks, NOT_RUN, n))
+            added = [number(k, 1) for k in ours[layer].mean(axis=0).tolist()]
+            total = number(Spread.of(ours[layer].sum(axis=1).tolist()), 1)
+            cells = [*added, *[NO_VALUE] * (tasks - len(added)), total]
+        rows.append((layer, "ours", *cells, capacity))
         if layer in paper:
-            added = [number(k, 0) for k in paper[layer]] + [NO_VALUE] * (tasks - len(paper[layer]))
-            rows.append((layer, "paper", *added, number(sum(paper[layer]), 0), n))
+            added = [number(k, 0) for k in paper[layer]]
+            cells = [*added, *[NO_VALUE] * (tasks - len(added)), number(sum(paper[layer]), 0)]
+            rows.append((layer, "paper", *cells, capacity))
     label = "" if variant is None or variant.as_in_recipe else f" ({variant.label})"
-    columns = [Column("layer", text=True), Column("whose", text=True)]
-    columns += [Column(f"task {task + 1}") for task in range(tasks)]
-    columns += [Column("total", spread=True), Column("capacity n")]
-    seeds = len(recorded)
+    columns = [Column("layer", text=True), Column("whose", text=True), *(Column(f"task {t + 1}") for t in range(tasks))]
     return Grid(
         f"ranks-{slug(benchmark)}",
         f"Directions added per layer and task: {title_of('gpm', benchmark)}{label}",
-        tuple(columns),
+        (*columns, Column("total", spread=True), Column("capacity n")),
         tuple(rows),
         (f"Ours: mean over {seeds} seed(s). The paper's: one seed.",) if paper else (f"Mean over {seeds} seed(s).",),
         f"remnant run {quote(benchmark)} gpm --seeds 5 && remnant keep",

@@ -5,19 +5,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from shlex import quote
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from remnant.data import BUILT_IN
 from remnant.errors import UserError
-from remnant.evaluation import Spread
+from remnant.evaluation import NO_VALUE, Spread
 from remnant.experiments.settings import Settings, resolve
 from remnant.memory import GPM
 from remnant.models import build
 from remnant.registry import is_file_reference
 
-from .names import slug, sort_benchmarks, sort_methods, title_of
+from .names import in_order, slug, title_of
 from .records import Reading, RunRecord
 
 
@@ -78,6 +81,7 @@ class Variant:
 
     acc = _over_seeds("acc", 100)  # in per cent
     bwt = _over_seeds("bwt")
+    bwt_points = _over_seeds("bwt", 100)
     learning_accuracy = _over_seeds("learning_accuracy", 100)  # in per cent
     memory_bytes = _over_seeds("memory_bytes")
 
@@ -90,16 +94,13 @@ class Variant:
         return [[Spread.of([float(m[t, i]) for m in matrices], 100).mean for i in tasks] for t in tasks]
 
     @cached_property
-    def mean_ranks(self) -> dict[str, list[Spread]]:
-        """Directions that GPM added per layer and task, over all seeds that recorded them; empty if their layers differ."""
+    def ranks(self) -> dict[str, NDArray[np.int64]]:
+        """Directions that GPM added, seeds × tasks for each layer; empty if seeds differ in their layers or tasks."""
         recorded = [run.ranks for run in self.runs if run.ranks]
         shapes = [{layer: len(added) for layer, added in ranks.items()} for ranks in recorded]
         if not recorded or any(shape != shapes[0] for shape in shapes):
             return {}
-        return {
-            layer: [Spread.of([float(ranks[layer][task]) for ranks in recorded]) for task in range(tasks)]
-            for layer, tasks in shapes[0].items()
-        }
+        return {layer: np.array([ranks[layer] for ranks in recorded]) for layer in shapes[0]}
 
     @cached_property
     def capacities(self) -> dict[str, int]:
@@ -124,31 +125,39 @@ class Variant:
         return sum(n * n for n in self.capacities.values()) * torch.float32.itemsize
 
     @property
+    def seed_count(self) -> str:
+        return f"{len(self.runs)} seeds" if len(self.runs) > 1 else "one seed"
+
+    @property
+    def command(self) -> str:
+        """The command that runs these settings again; empty if no recipe leads to them."""
+        if self.changes is None or any(change.startswith("no ") for change in self.changes):
+            return ""
+        words = ["remnant run", quote(self.benchmark), quote(self.method)]
+        for change in self.changes:
+            words.append("--protocol sane" if change == "sane protocol" else f"--set {quote(change)}")
+        seeds = [str(run.seed) for run in self.runs] or ["5"]
+        comma = "," if len(self.runs) == 1 else ""  # without it, one number is the number of seeds
+        return " ".join([*words, f"--seeds {','.join(seeds)}{comma}"])
+
+    @property
+    def environments(self) -> dict[tuple[tuple[str, str], ...], list[int]]:
+        """The seeds that ran in each environment."""
+        groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        for run in self.all_runs:
+            entries = ((key, NO_VALUE if value is None else str(value)) for key, value in run.environment.items())
+            groups.setdefault(tuple(entries), []).append(run.seed)
+        return groups
+
+    @property
     def devices(self) -> list[str]:
         return sorted({str(run.environment.get("device", "unknown")) for run in self.runs})
 
-    @property
-    def threshold(self) -> float | None:
-        """ε if it is one number, or ε of the first task."""
-        threshold = self.settings.get("options", {}).get("threshold")
-        value = threshold.get("start", threshold.get("value")) if isinstance(threshold, dict) else threshold
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
-    @property
-    def settings_but_threshold(self) -> str:
-        """Equal for two variants that differ in ε only."""
-        options = self.settings.get("options", {})
-        threshold = options.get("threshold")
-        entries = threshold.items() if isinstance(threshold, dict) else ()
-        rest = {key: value for key, value in entries if key not in ("start", "value")}
-        return repr(sorted(flatten({**self.settings, "options": {**options, "threshold": rest}})))
+class Collection(NamedTuple):
+    """All variants, in the order of the report: by benchmark and method, the recipe's settings first."""
 
-
-@dataclass(frozen=True)
-class Collection:
-    """All variants, ordered by benchmark, method and digest."""
-
-    variants: tuple[Variant, ...]
+    variants: list[Variant]
     reading: Reading
 
     def of(self, benchmark: str, method: str | None = None) -> list[Variant]:
@@ -160,36 +169,35 @@ class Collection:
         return min(found, key=lambda v: (not v.runs, not v.as_in_recipe, -len(v.runs), v.digest), default=None)
 
     def mains(self, benchmark: str) -> dict[str, Variant]:
-        """The main variant of every method with finished runs, in the order of the report."""
-        chosen = {method: self.main(benchmark, method) for method in self.methods_on(benchmark)}
+        """The main variant of every method with finished runs."""
+        chosen = {v.method: self.main(benchmark, v.method) for v in self.of(benchmark)}
         return {method: variant for method, variant in chosen.items() if variant is not None and variant.runs}
 
     @property
     def benchmarks(self) -> list[str]:
-        return sort_benchmarks(v.benchmark for v in self.variants)
+        return list(dict.fromkeys(v.benchmark for v in self.variants))
 
     @property
     def methods(self) -> list[str]:
-        return sort_methods(v.method for v in self.variants)
+        return in_order("methods", (v.method for v in self.variants))
 
-    def methods_on(self, benchmark: str) -> list[str]:
-        return sort_methods(v.method for v in self.of(benchmark))
-
-    def by_method(self) -> Iterator[list[Variant]]:
-        """All variants of a method on a benchmark, the recipe's first; for each method and benchmark."""
-        for benchmark in self.benchmarks:
-            for method in self.methods_on(benchmark):
-                yield sorted(self.of(benchmark, method), key=lambda v: not v.as_in_recipe)
+    def by_method(self) -> list[list[Variant]]:
+        """All variants of a method on a benchmark, for each benchmark and method."""
+        return [list(group) for _, group in groupby(self.variants, attrgetter("benchmark", "method"))]
 
 
 def collect(reading: Reading) -> Collection:
+    benchmarks, methods = (
+        in_order(f"{kind}s", map(attrgetter(kind), reading.runs)) for kind in ("benchmark", "method")
+    )
     variants = []
     for key, group in groupby(reading.runs, attrgetter("benchmark", "method", "digest")):  # by which they are sorted
         runs = list(group)
         finished = tuple(run for run in runs if run.result)
         unfinished = tuple(run for run in runs if not run.result)
         variants.append(Variant(*key, finished, unfinished, changes(runs[0].settings)))
-    return Collection(tuple(variants), reading)
+    variants.sort(key=lambda v: (benchmarks.index(v.benchmark), methods.index(v.method), not v.as_in_recipe))
+    return Collection(variants, reading)
 
 
 def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -198,37 +206,24 @@ def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
     if is_file_reference(str(settings.get("method"))):
         return None  # a report never runs a user's file, which the defaults of its method would need
     try:
-        recipe = resolve(settings["benchmark"], settings["method"], (), protocol).as_dict()
+        recipe = dict(flatten(resolve(settings["benchmark"], settings["method"], (), protocol).as_dict()))
         Settings.from_dict(settings)
     except (UserError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    changed = sorted(_differences(recipe, settings), key=lambda change: change.startswith("no "))
-    return (*[f"{protocol} protocol"] * (protocol != "paper"), *changed)
-
-
-def _differences(recipe: Mapping[str, Any], own: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yields `key=value` for new and changed settings, and `no key` for removed ones."""
-    for key in sorted({*recipe, *own}):
-        old, new = recipe.get(key), own.get(key)
-        if key not in own:
-            # A threshold in another form replaces the recipe's as a whole, so there is no need to list what it removes.
-            if not (prefix == "threshold." and not own.keys() & recipe.keys()):
-                yield f"no {prefix}{key}"
-        elif isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, _section(prefix, key))
-        elif old != new:
-            yield from (f"{path}={value}" for path, value in flatten({key: new}, prefix))
+    own = dict(flatten(settings))
+    changed = [f"{key}={value}" for key, value in own.items() if recipe.get(key) != value]
+    section = {key: key.partition(".")[0] for key in (*recipe, *own)}
+    present, shared = {section[key] for key in own}, {section[key] for key in own if key in recipe}
+    gone = [key for key in recipe if key not in own]
+    removed = {key if section[key] in shared else section[key] for key in gone}
+    removed -= present - shared  # a threshold in another form replaces the recipe's as a whole
+    return (*[f"{protocol} protocol"] * (protocol != "paper"), *changed, *(f"no {key}" for key in sorted(removed)))
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yields each key and value as `--set` takes them."""
-    for key, value in settings.items():
+    """Yields each key and value as `--set` takes them: the method's options have no section there."""
+    for key, value in sorted(settings.items()):
         if isinstance(value, dict):
-            yield from flatten(value, _section(prefix, key))
+            yield from flatten(value, "" if (prefix, key) == ("", "options") else f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _section(prefix: str, key: str) -> str:
-    """The start of the keys in a section. On the command line, the method's options have no section."""
-    return "" if (prefix, key) == ("", "options") else f"{prefix}{key}."

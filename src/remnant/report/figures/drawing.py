@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib import rc_params_from_file, style
 from matplotlib.axes import Axes
@@ -94,17 +94,9 @@ def digest_of(svg: str) -> str:
     return found[1] if found else ""
 
 
-class Look(NamedTuple):
-    """The look of a line, as matplotlib's options."""
-
-    color: str
-    marker: str
-    linestyle: Any
-
-
-def look(number: int) -> Look:
-    """The look of a line. The first 77 differ in colour or marker."""
-    return Look(COLOURS[number % 7], MARKERS[number % 11], DASHES[number // 7 % 4])
+def look(number: int) -> dict[str, Any]:
+    """The look of a line, as matplotlib's options. The first 77 differ in colour or marker."""
+    return {"color": COLOURS[number % 7], "marker": MARKERS[number % 11], "linestyle": DASHES[number // 7 % 4]}
 
 
 def styled() -> AbstractContextManager[None]:

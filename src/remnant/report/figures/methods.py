@@ -1,35 +1,27 @@
 """Figures that compare all methods on a benchmark: task 1 over time, learning against forgetting, memory, epoch times."""
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from remnant.evaluation import Spread
 from remnant.experiments.settings import resolve
 
-from ..names import TITLES, benchmark_title, has_recipe, read_toml, short_title, slug, sort_methods
+from ..names import TEXTS, benchmark_title, has_recipe, in_order, read_toml, short_title, slug
 from ..records import RunRecord
 from ..variants import Collection, Variant
-from .drawing import FAINT, INK, REFERENCE, Drawing, Look, canvas, finish, look
+from .drawing import FAINT, INK, REFERENCE, Drawing, canvas, finish, look
 
-# These methods are often shown together, so they get the most different looks.
-FIRST = ("gpm", "ewc", "er", "agem", "hat", "owm", "multitask", "ogd", "gem", "finetune", "single-task")
 PAPER_MEMORY: dict[str, float] = read_toml("paper.toml")["memory"]
 LARGEST_RATIO = 30.0  # of two bars on a linear axis; beyond it, the axis is logarithmic
-TIMED_ALIKE = "Timed one after another in one process, all in the same way."
-TIMED_IN_RUNS = (
-    "Wall-clock time of runs that may have shared the device, some with kernels written for one method: no comparison of "
-    "methods. remnant reproduce table2 makes one."
-)
 
 
-def method_look(method: str) -> Look:
+def method_look(method: str) -> dict[str, Any]:
     """The look of a method, which is the same in every figure."""
-    order = [*FIRST, *(name for name in TITLES["methods"] if name not in FIRST)]
+    order = list(dict.fromkeys([*TEXTS["looks"]["order"], *TEXTS["methods"]]))
     return look(order.index(method) if method in order else len(order) + sum(method.encode()) % 57)
 
 
@@ -49,51 +41,45 @@ def _footnote(variants: Iterable[Variant]) -> str:
 
 def first_task(collection: Collection, benchmark: str) -> Drawing | None:
     """The accuracy on task 1 after each task (a figure of the appendix)."""
-    variants = collection.mains(benchmark).values()
+    variants, title = collection.mains(benchmark).values(), benchmark_title(benchmark)
     lines = []
     for variant in variants:
         columns = [run.matrix.values[:, 0].tolist() for run in variant.runs if run.matrix is not None]
         spreads = [Spread.of(after, 100) for after in zip(*columns, strict=False)]
         if any(spread.mean is not None for spread in spreads):
             lines.append({**_entry(variant), "mean": [s.mean for s in spreads], "sd": [s.sd for s in spreads]})
-    if not lines:
-        return None
     ends = ", ".join(f"{line['title']} {[m for m in line['mean'] if m is not None][-1]:.1f} %" for line in lines)
-    name, title = f"first-task-{slug(benchmark)}", benchmark_title(benchmark)
     alt = f"Accuracy on task 1 after each further task of {title}. At the end: {ends}."
-    caption = f"{title}: task 1 as later tasks are learnt"
-    return Drawing(name, caption, alt, {"lines": lines}, draw_first_task, _footnote(variants))
+    names = f"first-task-{slug(benchmark)}", f"{title}: task 1 as later tasks are learnt", alt
+    return Drawing(*names, {"lines": lines}, draw_first_task, _footnote(variants)) if lines else None
 
 
 def draw_first_task(data: Mapping[str, Any]) -> Figure:
     figure, axes = canvas()
     for line in data["lines"]:
         own = method_look(line["method"])
-        measured = [t for t, mean in enumerate(line["mean"]) if mean is not None]
-        tasks, mean = [t + 1 for t in measured], np.array([line["mean"][t] for t in measured])
-        sd = np.array([line["sd"][t] or 0 for t in measured])
-        axes.plot(tasks, mean, **own._asdict(), label=line["title"])
+        mean, sd = (np.array(line[part], float) for part in ("mean", "sd"))  # None becomes NaN
+        tasks = np.flatnonzero(np.isfinite(mean))
+        mean, sd = mean[tasks], np.nan_to_num(sd[tasks])
+        axes.plot(tasks + 1, mean, **own, label=line["title"])
         low, high = np.clip([mean - sd, mean + sd], 0, 100)
-        axes.fill_between(tasks, low, high, color=own.color, alpha=0.15, linewidth=0)
+        axes.fill_between(tasks + 1, low, high, color=own["color"], alpha=0.15, linewidth=0)
     return finish(figure, axes, "tasks learnt", "accuracy on task 1, %")
 
 
 def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
     """Backward transfer against learning accuracy: stability against plasticity."""
-    variants = collection.mains(benchmark).values()
+    variants, title = collection.mains(benchmark).values(), benchmark_title(benchmark)
     points = []
     for variant in variants:
-        la, bwt = variant.learning_accuracy, variant.bwt
+        la, bwt = variant.learning_accuracy, variant.bwt_points
         if la.mean is not None and bwt.mean is not None:
-            moved = {"bwt": 100 * bwt.mean, "bwt_sd": 100 * (bwt.sd or 0.0)}
-            points.append({**_entry(variant), "la": la.mean, "la_sd": la.sd or 0.0, **moved})
-    if not points:
-        return None
+            spreads = {"la": la.mean, "la_sd": la.sd or 0.0, "bwt": bwt.mean, "bwt_sd": bwt.sd or 0.0}
+            points.append({**_entry(variant), **spreads})
     words = "; ".join(f"{p['title']} learns {p['la']:.1f} % and moves by {p['bwt']:+.1f} points" for p in points)
-    title = benchmark_title(benchmark)
     alt = f"Learning accuracy and backward transfer of each method on {title}: {words}."
-    names = f"trade-off-{slug(benchmark)}", f"{title}: learning against keeping"
-    return Drawing(*names, alt, {"points": points}, draw_trade_off, _footnote(variants))
+    names = f"trade-off-{slug(benchmark)}", f"{title}: learning against keeping", alt
+    return Drawing(*names, {"points": points}, draw_trade_off, _footnote(variants)) if points else None
 
 
 def draw_trade_off(data: Mapping[str, Any]) -> Figure:
@@ -101,7 +87,7 @@ def draw_trade_off(data: Mapping[str, Any]) -> Figure:
     edge = {"markeredgecolor": INK, "markersize": 8, "markeredgewidth": 0.7, "capsize": 3, "linestyle": "none"}
     for point in data["points"]:
         own = method_look(point["method"])
-        bars = {"xerr": point["la_sd"], "yerr": point["bwt_sd"], "fmt": own.marker, "color": own.color}
+        bars = {"xerr": point["la_sd"], "yerr": point["bwt_sd"], "fmt": own["marker"], "color": own["color"]}
         axes.errorbar(point["la"], point["bwt"], **bars, **edge, label=point["title"])
     axes.axhline(0, color=FAINT, **REFERENCE)
     axes.margins(0.15)
@@ -111,20 +97,18 @@ def draw_trade_off(data: Mapping[str, Any]) -> Figure:
 
 def memory(collection: Collection, benchmark: str) -> Drawing | None:
     """The bytes that each method keeps between tasks, relative to GPM_max (the paper's figure of memory)."""
-    variants = collection.mains(benchmark).values()
-    rows = []
-    for variant in variants:
-        largest, kept = variant.gpm_max_bytes, variant.memory_bytes.mean
-        if largest and kept is not None:
-            rows.append({**_entry(variant, deviates=False), "value": kept / largest, "bytes": kept})
-    if not any(row["value"] for row in rows):
-        return None
-    paper, title = PAPER_MEMORY.get(benchmark), benchmark_title(benchmark)
+    variants, title = collection.mains(benchmark).values(), benchmark_title(benchmark)
+    rows = [
+        {**_entry(v, deviates=False), "value": v.memory_bytes.mean / v.gpm_max_bytes, "bytes": v.memory_bytes.mean}
+        for v in variants
+        if v.gpm_max_bytes and v.memory_bytes.mean is not None
+    ]
+    paper = PAPER_MEMORY.get(benchmark)
     alt = f"Memory kept between tasks relative to GPM_max on {title}: {_values(rows)}."
     alt += f" The paper's GPM: {paper:.2f}." if paper else ""
-    names = f"memory-{slug(benchmark)}", f"{title}: memory, GPM_max = 1"
-    draw = partial(draw_bars, "memory relative to GPM_max")
-    return Drawing(*names, alt, {"rows": rows, "paper": paper}, draw, _footnote(variants))
+    names = f"memory-{slug(benchmark)}", f"{title}: memory, GPM_max = 1", alt
+    data = {"rows": rows, "paper": paper, "axis": "memory relative to GPM_max"}
+    return Drawing(*names, data, draw_bars, _footnote(variants)) if any(row["value"] for row in rows) else None
 
 
 def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
@@ -132,11 +116,11 @@ def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
     timings, device = collection.reading.times.get(benchmark, ({}, ""))
     rows: list[dict[str, Any]] = [
         {"method": method, "title": short_title(method), "seconds": timings[method].epoch}
-        for method in sort_methods(timings)
+        for method in in_order("methods", timings)
         if has_recipe(benchmark, method) and timings[method].digest == resolve(benchmark, method).digest
     ]
     if len(rows) > 1:
-        return [_epoch_times(benchmark, device, rows, TIMED_ALIKE)]
+        return [_epoch_times(benchmark, device, rows, TEXTS["times"]["alike"])]
     mains = collection.mains(benchmark)
     by_device: dict[str, list[dict[str, Any]]] = {}
     for variant in mains.values():
@@ -147,7 +131,7 @@ def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
     drawings = []
     for device, rows in sorted(by_device.items()):
         if len(rows) > 1:
-            remark = f"{_footnote(mains[row['method']] for row in rows)} {TIMED_IN_RUNS}".strip()
+            remark = f"{_footnote(mains[row['method']] for row in rows)} {TEXTS['times']['in_runs']}".strip()
             drawings.append(_epoch_times(benchmark, device, rows, remark))
     return drawings
 
@@ -169,19 +153,20 @@ def _epoch_times(benchmark: str, device: str, rows: list[dict[str, Any]], remark
     rows = [{**row, "value": row["seconds"] / slowest} for row in rows]
     names = f"epoch-time-{slug(benchmark, device)}", f"{benchmark_title(benchmark)}: time of an epoch on {device}"
     alt = f"Training time of an epoch on {device} relative to the slowest method, {slowest:.2f} s: {_values(rows)}."
-    return Drawing(*names, alt, {"rows": rows}, partial(draw_bars, "time of an epoch, slowest = 1"), remark)
+    data = {"rows": rows, "paper": None, "axis": "time of an epoch, slowest = 1"}
+    return Drawing(*names, alt, data, draw_bars, remark)
 
 
 def _values(rows: list[dict[str, Any]]) -> str:
     return ", ".join(f"{row['title']} {row['value']:.2f}" for row in rows)
 
 
-def draw_bars(xlabel: str, data: Mapping[str, Any]) -> Figure:
+def draw_bars(data: Mapping[str, Any]) -> Figure:
     """Draws a bar for each row, with its value. The paper's value is for GPM."""
-    rows, paper = data["rows"], data.get("paper")
+    rows, paper = data["rows"], data["paper"]
     figure, axes = canvas(height=0.9 + 0.36 * len(rows))
     for y, row in enumerate(rows):
-        axes.barh(y, row["value"], height=0.62, color=method_look(row["method"]).color, edgecolor=INK, linewidth=0.6)
+        axes.barh(y, row["value"], height=0.62, color=method_look(row["method"])["color"], edgecolor=INK, linewidth=0.6)
         _annotate(axes, y, row["value"], paper if row["method"] == "gpm" else None)
     axes.axvline(1.0, color=FAINT, **REFERENCE)
     axes.set_yticks(range(len(rows)), [row["title"] for row in rows])
@@ -191,13 +176,13 @@ def draw_bars(xlabel: str, data: Mapping[str, Any]) -> Figure:
         axes.set_xscale("log")
         axes.set_xlim(min(positive) / 3, max([*positive, 1.0]) * 8)
         axes.xaxis.set_major_locator(LogLocator(numticks=6))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.set_xlim(0, max([*positive, paper or 0.0, 1.0]) * 1.22)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(f"{xlabel} (◇ paper)" if paper else xlabel)
+    axes.set_xlabel(data["axis"] + (" (◇ paper)" if paper else ""))
     return figure
 
 

@@ -1,7 +1,6 @@
 """Figures of one method's runs: accuracy matrix, accuracy over the sequence, losses, and ranks of the memory."""
 
-from collections.abc import Mapping
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -23,8 +22,8 @@ MOST_LAYERS = 8  # that lines can show; with more layers, a band shows all, and 
 def variant_drawings(collection: Collection, variant: Variant) -> list[Drawing]:
     """All figures of one set of settings."""
     found = [heat_map(variant, collection), sequence_curve(variant), rank_growth(variant)]
-    found += [_metric_curve(variant, "loss", "Training loss", 1.0)]
-    found += [_metric_curve(variant, "valid_accuracy", "Validation accuracy, %", 100.0)]
+    found += [metric_curve(variant, "loss", "Training loss", 1.0)]
+    found += [metric_curve(variant, "valid_accuracy", "Validation accuracy, %", 100.0)]
     return [drawing for drawing in found if drawing is not None]
 
 
@@ -58,11 +57,10 @@ def draw_heat_map(data: Mapping[str, Any]) -> Figure:
                 ink = "#000000" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.45 else "#ffffff"
                 text = {"color": ink, "ha": "center", "va": "center", "fontsize": 9 if tasks < 13 else 6.5}
                 axes.text(i + 0.5, t + 0.5, f"{value:.0f}", **text)
-    shown = range(0, tasks, 1 if tasks < 13 else 2)
-    ticks, labels = [i + 0.5 for i in shown], [str(i + 1) for i in shown]
+    shown = np.arange(0, tasks, 1 if tasks < 13 else 2)
     axes.set(xlim=(0, tasks), ylim=(tasks, 0), aspect="equal", xlabel="accuracy on task", ylabel="after task")
-    axes.set_xticks(ticks, labels)
-    axes.set_yticks(ticks, labels)
+    axes.set_xticks(shown + 0.5, shown + 1)
+    axes.set_yticks(shown + 0.5, shown + 1)
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -71,37 +69,43 @@ def draw_heat_map(data: Mapping[str, Any]) -> Figure:
 
 def sequence_curve(variant: Variant) -> Drawing | None:
     """ACC after each task, a line for each seed."""
-    lines = []
+    lines = {}
     for run in variant.all_runs:
-        averages = [[t + 1.0, 100 * average_accuracy(run.matrix, t)] for t in range(run.learned) if run.matrix]
-        points = [point for point in averages if isfinite(point[1])]
-        lines.append({"label": f"seed {run.seed}" + ("" if run.result else ", unfinished"), "y": points})
+        averages = [(t + 1.0, 100 * average_accuracy(run.matrix, t)) for t in range(run.learned) if run.matrix]
+        lines[f"seed {run.seed}" + ("" if run.result else ", unfinished")] = averages
     names = f"sequence-{variant.slug}", "Mean accuracy on the tasks so far"
     mean = f"Mean accuracy of {method_title(variant.method)} on the tasks of {benchmark_title(variant.benchmark)}"
     return _curves(*names, f"{mean} learnt so far, after each", lines, ("tasks learnt", "ACC so far, %"), "{:.1f} %")
 
 
-def _metric_curve(variant: Variant, key: str, title: str, scale: float) -> Drawing | None:
+def metric_curve(variant: Variant, key: str, title: str, scale: float) -> Drawing | None:
     """A column of metrics.jsonl by epoch, a line for each seed."""
-    lines = []
+    lines = {}
     for run in variant.all_runs:
         values = [(epoch, line.get(key)) for epoch, line in enumerate(run.metrics, 1)]
-        points = [[epoch, scale * v] for epoch, v in values if isinstance(v, int | float) and isfinite(v)]
-        step = -(-len(points) // MOST_POINTS) or 1
-        lines.append({"label": f"seed {run.seed}", "y": [*points[:-1:step], *points[-1:]]})
+        lines[f"seed {run.seed}"] = [(epoch, scale * v) for epoch, v in values if isinstance(v, int | float)]
     names = f"{key.replace('_', '-')}-{variant.slug}", f"{title}, by epoch"
     return _curves(*names, f"{title} over all epochs of all tasks", lines, ("epochs, over all tasks", title), "{:.3g}")
 
 
 def _curves(
-    name: str, title: str, alt: str, lines: list[dict[str, Any]], axes: tuple[str, str], form: str
+    name: str,
+    title: str,
+    alt: str,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    axes: tuple[str, str],
+    form: str,
 ) -> Drawing | None:
     """A figure of these lines, unless none of them has two points. `form` formats their ends for the description."""
-    lines = [line for line in lines if line["y"]]
-    if not any(len(line["y"]) > 1 for line in lines):
+    shown = []
+    for label, points in lines.items():
+        finite = [list(point) for point in points if isfinite(point[1])]
+        step = -(-len(finite) // MOST_POINTS) or 1
+        shown += [{"label": label, "y": [*finite[:-1:step], *finite[-1:]]}] if finite else []
+    if not any(len(line["y"]) > 1 for line in shown):
         return None
-    ends = ", ".join(f"{line['label']} {form.format(line['y'][-1][1])}" for line in lines)
-    data = {"lines": lines, "x": axes[0], "y": axes[1]}
+    ends = ", ".join(f"{line['label']} {form.format(line['y'][-1][1])}" for line in shown)
+    data = {"lines": shown, "x": axes[0], "y": axes[1]}
     return Drawing(name, title, f"{alt}; at the end {ends}.", data, draw_curves)
 
 
@@ -109,19 +113,18 @@ def draw_curves(data: Mapping[str, Any]) -> Figure:
     figure, axes = canvas()
     for number, line in enumerate(data["lines"]):
         x, y = zip(*line["y"], strict=True)
-        own = look(number)._asdict() | ({} if len(x) <= MOST_MARKERS else {"marker": None})
+        own = look(number) | ({} if len(x) <= MOST_MARKERS else {"marker": None})
         axes.plot(x, y, **own, linewidth=1.4, label=line["label"])
     return finish(figure, axes, data["x"], data["y"])
 
 
 def rank_growth(variant: Variant) -> Drawing | None:
     """The rank of each layer's basis relative to its capacity, after each task."""
-    capacity = variant.capacities
     layers: list[dict[str, Any]] = []
-    for layer, added in variant.mean_ranks.items():
-        if layer in capacity and added:
-            shares = [100 * rank / capacity[layer] for rank in accumulate(k.mean or 0.0 for k in added)]
-            layers.append({"layer": layer, "capacity": capacity[layer], "share": shares})
+    for layer, added in variant.ranks.items():
+        if added.size and (capacity := variant.capacities.get(layer)):
+            shares = (100 * added.mean(axis=0).cumsum() / capacity).tolist()
+            layers.append({"layer": layer, "capacity": capacity, "share": shares})
     if not layers:
         return None
     ends = ", ".join(f"{each['layer']} {each['share'][-1]:.0f} % of {each['capacity']}" for each in layers)
@@ -141,7 +144,7 @@ def draw_rank_growth(data: Mapping[str, Any]) -> Figure:
         axes.fill_between(range(1, len(columns) + 1), list(map(min, columns)), list(map(max, columns)), **band)
     for number, layer in enumerate(shown):
         tasks, label = range(1, len(layer["share"]) + 1), f"{layer['layer']} (n = {layer['capacity']})"
-        axes.plot(tasks, layer["share"], **look(number)._asdict(), label=label)
+        axes.plot(tasks, layer["share"], **look(number), label=label)
     axes.set_ylim(0, 104)
     axes.axhline(100, color=INK, **REFERENCE)
     return finish(figure, axes, "tasks learnt", "rank k, % of capacity n")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from made_up import run, settings
 
+from remnant.report.cards import Card
 from remnant.report.content import make_content
-from remnant.report.overview import Card
 
 
 def card(root: Path) -> Card:
