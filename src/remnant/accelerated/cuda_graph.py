@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -205,7 +206,8 @@ def _normalise(operation: Any, shape: tuple[int, ...], device: torch.device) -> 
     """Runs forward and backward without autograd, whose single thread would compile all backward kernels in sequence."""
     x, weight = torch.zeros(shape, device=device), torch.ones(shape[1], device=device)
     seed = torch.zeros(1, dtype=torch.int64, device=device)
-    context = _Context()
+    context = SimpleNamespace()  # in place of autograd's
+    context.save_for_backward = lambda *tensors: setattr(context, "saved_tensors", tensors)
     operation.backward(context, operation.forward(context, x, weight, weight, seed, 1e-5, 0.5))
 
 
@@ -218,12 +220,3 @@ def _convolve(network: nn.Module, device: torch.device) -> None:
         y = F.batch_norm(conv._conv_forward(x, conv.weight, None), None, None, training=True)  # bypasses hooks
         slide = conv.stride, conv.padding, conv.dilation, False, (0, 0), conv.groups
         torch.ops.aten.convolution_backward(y, x, conv.weight, None, *slide, (True, True, False))
-
-
-class _Context:
-    """Replaces the context that autograd gives to a function."""
-
-    saved_tensors: tuple[Tensor, ...]
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        self.saved_tensors = tensors

@@ -8,6 +8,7 @@ holds all values of a feature. Before pooling it needs one further pass each way
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -29,6 +30,11 @@ NORMALISING = {"PARTS": PARTS, "WINDOWS": WINDOWS, "BLOCK": CHANNELS, "num_warps
 ADDING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 4}
 
 _has_triton = importlib.util.find_spec("triton") is not None
+
+
+@cache
+def _kernels() -> Any:
+    return importlib.import_module(".activation_kernels", __package__)  # imports triton, which not every machine has
 
 
 def fuse_activations(network: nn.Module) -> None:
@@ -71,8 +77,6 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, seed: Tensor, keep: float, pool: bool) -> Tensor:
-        from . import activation_kernels as kernels
-
         x = _channels_last(x)
         ctx.shape, ctx.keep, ctx.pool = x.shape, keep, pool
         if pool:
@@ -80,27 +84,25 @@ class _Fused(torch.autograd.Function):
             y = _empty((n, c, h // 2, w // 2), x)
             kept = torch.empty_like(y, dtype=torch.uint8)
             sizes = (c, h, w, h // 2, w // 2)
-            kernels.pooled_forward[_grid(y)](x, y, kept, seed, y.numel(), *sizes, keep, BLOCK=BLOCK)
+            _kernels().pooled_forward[_grid(y)](x, y, kept, seed, y.numel(), *sizes, keep, BLOCK=BLOCK)
         else:
             y = torch.empty_like(x)
             kept = torch.empty_like(y, dtype=torch.uint8)
-            kernels.plain_forward[_grid(y)](x, y, kept, seed, y.numel(), keep, BLOCK=BLOCK)
+            _kernels().plain_forward[_grid(y)](x, y, kept, seed, y.numel(), keep, BLOCK=BLOCK)
         ctx.save_for_backward(kept)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        from . import activation_kernels as kernels
-
         (kept,) = ctx.saved_tensors
         dy = _channels_last(gradients[0])
         dx = _empty(ctx.shape, dy)
         if ctx.pool:
             _, c, h, w = ctx.shape
             sizes = (c, h, w, h // 2, w // 2)
-            kernels.pooled_backward[_grid(dx)](dy, kept, dx, dx.numel(), *sizes, ctx.keep, BLOCK=BLOCK)
+            _kernels().pooled_backward[_grid(dx)](dy, kept, dx, dx.numel(), *sizes, ctx.keep, BLOCK=BLOCK)
         else:
-            kernels.plain_backward[_grid(dx)](dy, kept, dx, dx.numel(), ctx.keep, BLOCK=BLOCK)
+            _kernels().plain_backward[_grid(dx)](dy, kept, dx, dx.numel(), ctx.keep, BLOCK=BLOCK)
         return dx, None, None, None
 
 
@@ -109,8 +111,6 @@ class Normalised(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
-        from . import activation_kernels as kernels
-
         x = x.contiguous()
         rows, features = x.shape
         y = torch.empty_like(x)
@@ -118,18 +118,16 @@ class Normalised(torch.autograd.Function):
         ctx.keep, ctx.grid = keep, (-(-features // FEATURES),)
         ctx.sizes = {"R": max(LEAST_ROWS, 1 << (rows - 1).bit_length()), "BLOCK": FEATURES}
         given, made = (x, weight, bias), (y, mean, scale)
-        kernels.normalised_forward[ctx.grid](*given, *made, seed, rows, features, eps, keep, **ctx.sizes)
+        _kernels().normalised_forward[ctx.grid](*given, *made, seed, rows, features, eps, keep, **ctx.sizes)
         ctx.save_for_backward(x, y, weight, mean, scale)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        from . import activation_kernels as kernels
-
         x, y, weight, mean, scale = ctx.saved_tensors
         given = gradients[0].contiguous(), x, y, weight, mean, scale
         made = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
-        kernels.normalised_backward[ctx.grid](*given, *made, *x.shape, ctx.keep, **ctx.sizes)
+        _kernels().normalised_backward[ctx.grid](*given, *made, *x.shape, ctx.keep, **ctx.sizes)
         return *made, None, None, None
 
 
@@ -138,8 +136,6 @@ class NormalisedPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, eps: float, keep: float) -> Tensor:
-        from . import activation_kernels as kernels
-
         x = _channels_last(x)
         n, c, h, w = x.shape
         rows, windows = n * h * w, n * (h // 2) * (w // 2)
@@ -148,9 +144,9 @@ class NormalisedPool(torch.autograd.Function):
         mean, scale = torch.empty_like(weight), torch.empty_like(weight)
         sums = x.new_empty(2 * PARTS, c)
         parts, share = _split(rows)
-        kernels.value_parts[_blocks(parts, c)](x, sums, rows, share, c, **ADDING)
+        _kernels().value_parts[_blocks(parts, c)](x, sums, rows, share, c, **ADDING)
         given, made = (x, weight, bias, sums, seed), (y, normal, kept, mean, scale)
-        kernels.norm_pool_forward[_blocks(-(-windows // WINDOWS), c)](
+        _kernels().norm_pool_forward[_blocks(-(-windows // WINDOWS), c)](
             *given, *made, windows, rows, share, parts, c, h, w, eps, keep, **NORMALISING
         )
         ctx.keep = keep
@@ -159,18 +155,16 @@ class NormalisedPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        from . import activation_kernels as kernels
-
         x, normal, kept, weight, mean, scale = ctx.saved_tensors
         dy = _channels_last(gradients[0])
         n, c, h, w = x.shape
         windows, cells = n * (h // 2) * (w // 2), n * -(-h // 2) * -(-w // 2)
         sums = x.new_empty(2 * PARTS, c)
         parts, share = _split(windows)
-        kernels.gradient_parts[_blocks(parts, c)](dy, normal, sums, windows, share, c, ctx.keep, **ADDING)
+        _kernels().gradient_parts[_blocks(parts, c)](dy, normal, sums, windows, share, c, ctx.keep, **ADDING)
         given = dy, x, kept, weight, mean, scale, sums
         made = _empty(x.shape, x), torch.empty_like(weight), torch.empty_like(weight)
-        kernels.norm_pool_backward[_blocks(-(-cells // WINDOWS), c)](
+        _kernels().norm_pool_backward[_blocks(-(-cells // WINDOWS), c)](
             *given, *made, cells, n * h * w, parts, c, h, w, ctx.keep, **NORMALISING
         )
         return *made, None, None, None

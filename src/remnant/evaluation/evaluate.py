@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, Self
 
 import numpy as np
@@ -27,7 +26,6 @@ class Examples(Protocol):
 Logits = Callable[[Tensor, int], Tensor]  # (x, task) → scores (N, classes); a `Network` is one
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, y) → the mean over these examples, as F.cross_entropy
 Tasks = Iterable[Examples] | Mapping[int, Examples]  # the examples of tasks 0, 1, …, or task → examples
-Device = torch.device | str
 
 
 @dataclass(frozen=True)
@@ -44,24 +42,16 @@ class Evaluation:
         return cls(means[:, 0].copy(), means[:, 1].copy() if means.shape[1] > 1 else None)
 
 
-def evaluate(
-    logits: Logits,
-    examples: Tasks,
-    *,
-    batch_size: int = 64,
-    loss: Loss | None = None,
-    device: Device | None = None,
-    generator: torch.Generator | None = None,
-) -> Evaluation:
+def evaluate(logits: Logits, examples: Tasks, *, batch_size: int = 64, loss: Loss | None = None) -> Evaluation:
     """Evaluates a model on several tasks in one pass. The host waits for the device once, at the end.
 
     Args:
         logits: called as `logits(x, task)`. A module is put in evaluation mode for the duration of the call.
-        examples: the examples of tasks 0, 1, … in order (a generator may make them one at a time), or task → examples.
-        batch_size: affects the result of networks that normalise by the batch (`norm="batch"`).
+        examples: the examples of tasks 0, 1, … in order, or task → examples. A generator may make them, or move them to
+            the model's device, one task at a time.
+        batch_size: affects the result of networks that normalise by the batch (`norm="batch"`). For these, shuffle
+            examples that are sorted by class.
         loss: a loss whose mean is computed in the same pass.
-        device: where each batch is moved to; by default it stays where it is.
-        generator: shuffles the examples. Use it for a network that normalises by the batch if they are sorted by class.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, not {batch_size}.")
@@ -75,39 +65,25 @@ def evaluate(
                 raise ValueError(f"Task {task}: y must hold one label per input, got {shapes}.")
             if len(x) == 0:
                 raise ValueError(f"Task {task} has no examples to evaluate on.")
-            if generator is not None:
-                order = torch.randperm(len(x), generator=generator, device=generator.device)
-                x, y = x[order.to(x.device)], y[order.to(y.device)]
             sizes.append(len(x))
-            sums.append(task_sums(logits, task, x, y, batch_size, loss, device))
+            sums.append(task_sums(logits, task, x, y, batch_size, loss))
     if not sums:
         raise ValueError("Nothing to evaluate: no examples were given.")
     return Evaluation.of(torch.stack(sums), sizes)
 
 
 @torch.no_grad()
-def task_sums(
-    logits: Logits,
-    task: int,
-    x: Tensor,
-    y: Tensor,
-    batch_size: int,
-    loss: Loss | None = None,
-    device: Device | None = None,
-) -> Tensor:
+def task_sums(logits: Logits, task: int, x: Tensor, y: Tensor, batch_size: int, loss: Loss | None = None) -> Tensor:
     """The number of correct answers and, with a loss, its sum, on the device. A CUDA graph can capture this."""
-    target = torch.device(x.device if device is None else device)
-    sums = torch.zeros(1 if loss is None else 2, dtype=torch.float64, device=target)  # counts are exact in float64
+    sums = torch.zeros(1 if loss is None else 2, dtype=torch.float64, device=x.device)  # counts are exact in float64
     whole, rest = divmod(len(x), batch_size)
     sizes = [batch_size] * whole + [rest] * (rest > 0)
     if whole and rest == 1:  # a single last example joins the batch before: a batch of one has no statistics
         sizes[-2:] = [batch_size + 1]
-    # A copy to a GPU need not be waited for. A copy to the CPU could be read before it has arrived.
-    move = partial(torch.Tensor.to, device=target, non_blocking=target.type != "cpu")
     scored: list[tuple[Tensor, Tensor]] = []
     kept = 0
-    for batch, labels in zip(x.split(sizes), move(y).split(sizes), strict=True):
-        scores = logits(move(batch), task)
+    for batch, labels in zip(x.split(sizes), y.split(sizes), strict=True):
+        scores = logits(batch, task)
         if scores.ndim != 2 or len(scores) != len(labels):
             shape = tuple(scores.shape)
             raise ValueError(f"Task {task}: {len(labels)} inputs gave logits of shape {shape}, not (N, classes).")
