@@ -8,6 +8,10 @@ class UserError(Exception):
     """Something the user can put right. The message says what happened and what to do; the command line shows only that."""
 
 
+class RunError(UserError, RuntimeError):
+    """A run, or a file, that the user can put right. The message says how."""
+
+
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The choice closest to `word`, or None. `-` and `_` count as the same letter."""
     candidates, word = list(choices), word.lower()

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from remnant.errors import RunError
 from remnant.evaluation import AccuracyMatrix
-from remnant.experiments.runs import RunError, RunFolder
+from remnant.experiments.runs import RunFolder
 
 
 class Settings:
@@ -322,7 +323,8 @@ FULL_DISK = """
 import sys
 from pathlib import Path
 import torch
-from remnant.experiments.runs import RunError, RunFolder
+from remnant.errors import RunError
+from remnant.experiments.runs import RunFolder
 
 class Settings:
     benchmark, method, digest = "pmnist", "gpm", "0123abcd"

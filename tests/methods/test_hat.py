@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant.data import Split
+from remnant.errors import RunError
 from remnant.experiments.execute import Plan, run
-from remnant.experiments.runs import RunError
 from remnant.experiments.settings import resolve
 from remnant.methods.hat import HAT, clipped
 from remnant.models import Network, Units, build, chain

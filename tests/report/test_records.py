@@ -117,6 +117,14 @@ def test_other_settings_are_kept_apart_and_named(tmp_path: Path) -> None:
     assert main.as_in_recipe
 
 
+def test_a_table_that_lost_an_entry_is_named(tmp_path: Path) -> None:
+    run(tmp_path, settings("pmnist", "owm", ['alpha_start={"hidden.0" = 3.0}']))
+    run(tmp_path, settings("split-cifar100", "gpm", ["layer_samples={}"]))
+    gpm, owm = sorted(collect(read(tmp_path)).variants, key=lambda variant: variant.method)
+    assert (gpm.label, gpm.command) == ("no layer_samples", "")  # no --set leads there
+    assert (owm.label, owm.command) == ("alpha_start.hidden.0=3.0, no alpha_start.*", "")
+
+
 def test_edited_settings_are_kept_apart(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "gpm"), 0)
     edited = run(tmp_path, settings("pmnist", "gpm"), 1)

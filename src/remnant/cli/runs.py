@@ -48,11 +48,11 @@ class RunOptions:
     runs: Root = Path("runs")
     quiet: Quiet = False
 
-    def plan(self, settings: "Settings") -> "Plan":
+    def plan(self, settings: "Settings", *, drift: bool = False) -> "Plan":
         from remnant.experiments.execute import Plan
 
         how = (self.device, self.parallel, self.deterministic, self.tf32, self.steps, self.checkpoint_every)
-        return Plan(settings, parse_seeds(self.seeds), self.runs, *how)
+        return Plan(settings, parse_seeds(self.seeds), self.runs, *how, drift=drift)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -156,22 +156,23 @@ def sweep(
 
     Example: remnant sweep permuted-digits gpm --over threshold.start=0.90,0.95,0.99
     """
-    from remnant.experiments.execute import Sweep, without_drift
+    from remnant.experiments.execute import pick_device, sweep_rows, sweep_settings, without_drift
 
     from .progress import run_plan
     from .tables import print_rows
 
-    chosen = Sweep.of(benchmark, method, over, options.set or (), options.protocol)
-    plans = chosen.plans(options.plan(chosen.settings))
+    settings = sweep_settings(benchmark, method, over, options.set or (), options.protocol)
+    plans = {change: options.plan(each, drift=True) for change, each in settings.items()}
+    pick_device(options.device)  # fails once, and not for every value
 
-    def run_value(plan: "Plan") -> None:
+    def run_value(change: str) -> None:
         if not options.quiet:
-            print_text(chosen.label(plan), err, style="bold")
-        run_plan(plan, options.quiet)
+            print_text(change, err, style="bold")
+        run_plan(plans[change], options.quiet)
 
-    complete = _for_each(plans, run_value)
-    print_rows(f"{benchmark} · {method}", chosen.rows(plans))
-    for sentence in without_drift(plans):
+    complete = _for_each(list(plans), run_value)
+    print_rows(f"{benchmark} · {method}", sweep_rows(plans))
+    for sentence in without_drift(plans.values()):
         print_error(sentence, "Note", "yellow")
     raise Exit(not complete)
 

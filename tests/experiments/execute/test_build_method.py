@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from remnant.errors import RunError
 from remnant.experiments import resolve
 from remnant.experiments.execute import build_method
-from remnant.experiments.runs import RunError
 
 CPU = torch.device("cpu")
 BROKEN = """from remnant.methods import Method

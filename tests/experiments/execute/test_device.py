@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from remnant.errors import RunError
 from remnant.experiments.execute import Plan, RunInProgress, gpu_scheduler, launch, prepare_torch
 from remnant.experiments.execute import run as run_plan
-from remnant.experiments.runs import RunError
 from remnant.experiments.settings import resolve
 
 CPU = torch.device("cpu")

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from remnant.data.errors import DataError
-from remnant.experiments.execute import Plan, Progress, Sweep, unfinished
+from remnant.errors import RunError
+from remnant.experiments.execute import Plan, Progress, sweep_rows, sweep_settings, unfinished
 from remnant.experiments.execute import run as run_plan
-from remnant.experiments.runs import RunError, find_runs
+from remnant.experiments.runs import find_runs
 from remnant.experiments.settings import resolve
 from remnant.methods import Finetune
 
@@ -45,9 +46,9 @@ def test_other_runs_stay(tmp_path: Path) -> None:
 
 
 def test_the_table_of_a_sweep_makes_no_folder(tmp_path: Path) -> None:
-    chosen = Sweep.of("permuted-digits", "gpm", ["threshold=0.9,0.95"], FEW)
-    plans = chosen.plans(Plan(chosen.settings, (0,), tmp_path, "cpu"))
-    assert [row["seeds"] for row in chosen.rows(plans)] == ["0", "0"]
+    points = sweep_settings("permuted-digits", "gpm", ["threshold=0.9,0.95"], FEW)
+    plans = {change: Plan(settings, (0,), tmp_path, "cpu") for change, settings in points.items()}
+    assert [row["seeds"] for row in sweep_rows(plans)] == ["0", "0"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,10 +14,10 @@ import torch
 
 from remnant.accelerated import FastestTrainer
 from remnant.data import Split
+from remnant.errors import RunError
 from remnant.experiments.execute import Plan, RunInProgress
 from remnant.experiments.execute import run as run_plan
 from remnant.experiments.execute.gpu_scheduler import run_side_by_side
-from remnant.experiments.runs import RunError
 from remnant.experiments.settings import resolve
 from remnant.methods import Method
 from remnant.training import Blocking, Steps, Trainer, Work

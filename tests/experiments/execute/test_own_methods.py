@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from remnant.data import Split
+from remnant.errors import RunError
 from remnant.experiments import Plan, resolve, run
 from remnant.experiments.execute import Progress, launch
-from remnant.experiments.runs import RunError
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
 

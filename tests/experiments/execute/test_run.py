@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from remnant.errors import RunError
 from remnant.evaluation import average_accuracy, backward_transfer, learning_accuracy
 from remnant.experiments.execute import Plan, Progress, pick_device, unfinished
 from remnant.experiments.execute import run as run_plan
-from remnant.experiments.runs import RunError, RunFolder
+from remnant.experiments.runs import RunFolder
 from remnant.experiments.settings import resolve
 
 FEW = ("stream.tasks=3", "training.epochs=2", "training.batch=20")

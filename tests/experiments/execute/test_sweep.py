@@ -6,41 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from remnant.experiments.execute import Plan, Sweep, without_drift
-from remnant.experiments.settings import resolve
+from remnant.experiments.execute import Plan, sweep_rows, sweep_settings, without_drift
+from remnant.experiments.settings import Settings, resolve
 from remnant.options import OptionError
 
 
-def sweep(over: str, *overrides: str) -> Sweep:
-    return Sweep.of("split-cifar100", "gpm", [over], overrides)
+def sweep(over: str, *overrides: str) -> dict[str, Settings]:
+    return sweep_settings("split-cifar100", "gpm", [over], overrides)
 
 
-def plans(chosen: Sweep, root: Path, seeds: tuple[int, ...] = (0, 1)) -> list[Plan]:
-    return chosen.plans(Plan(chosen.settings, seeds, root, "cpu", tf32=False))
+def plans(over: str, root: Path, seeds: tuple[int, ...] = (0, 1)) -> dict[str, Plan]:
+    return {change: Plan(settings, seeds, root, "cpu") for change, settings in sweep(over).items()}
 
 
-def test_each_value_is_the_run_that_set_would_make(tmp_path: Path) -> None:
-    chosen = sweep("threshold.start=0.90, 0.95,.97", "training.epochs=1")
-    made = plans(chosen, tmp_path)
-    assert list(chosen.points) == ["0.90", "0.95", ".97"]
-    assert [plan.settings for plan in made] == [
-        resolve("split-cifar100", "gpm", [f"threshold.start={eps}", "training.epochs=1"]) for eps in (0.9, 0.95, 0.97)
-    ]
-    assert {(plan.seeds, plan.root, plan.device, plan.tf32, plan.drift) for plan in made} == {
-        ((0, 1), tmp_path, "cpu", False, True)
+def test_each_value_is_the_run_that_set_would_make() -> None:
+    assert sweep("threshold.start=0.90, 0.95,.97", "training.epochs=1") == {
+        f"threshold.start={eps}": resolve("split-cifar100", "gpm", [f"threshold.start={eps}", "training.epochs=1"])
+        for eps in ("0.90", "0.95", ".97")
     }
-    assert [chosen.label(plan) for plan in made] == [f"threshold.start={eps}" for eps in ("0.90", "0.95", ".97")]
 
 
 def test_the_recipes_own_value_is_the_recipes_own_run() -> None:
-    assert sweep("threshold.start=0.97").settings == resolve("split-cifar100", "gpm")
+    assert sweep("threshold.start=0.97") == {"threshold.start=0.97": resolve("split-cifar100", "gpm")}
 
 
 def test_commas_inside_a_value_are_its_own() -> None:
-    lists = Sweep.of("pmnist", "gpm", ["network.hidden=[100, 100],[50,50]"])
-    assert [settings.network["hidden"] for settings in lists.points.values()] == [[100, 100], [50, 50]]
+    lists = sweep_settings("pmnist", "gpm", ["network.hidden=[100, 100],[50,50]"])
+    assert [settings.network["hidden"] for settings in lists.values()] == [[100, 100], [50, 50]]
     tables = sweep('threshold={start = 0.9, step = 0.01}, {layers = {"conv1" = 0.9, "*" = 0.8}},0.5')
-    assert [sorted(settings.options["threshold"]) for settings in tables.points.values()] == [
+    assert [sorted(settings.options["threshold"]) for settings in tables.values()] == [
         ["start", "step"],
         ["layers"],
         ["value"],
@@ -58,8 +52,11 @@ def test_commas_inside_a_value_are_its_own() -> None:
         (["threshold.start="], "a value is missing"),
         (["threshold.start=0.9,,0.95"], "a value is missing"),
         (["threshold.start=0.9,0.95,"], "a value is missing"),
-        (["threshold.start=0.9,0.95,0.90"], "0.90 means the same run as 0.9. Give each value once"),
-        (["lr=0.01,1e-2"], "1e-2 means the same run as 0.01"),
+        (
+            ["threshold.start=0.9,0.95,0.90"],
+            "start=0.90 means the same run as threshold.start=0.9. Give each value once",
+        ),
+        (["lr=0.01,1e-2"], "lr=1e-2 means the same run as lr=0.01"),
         (["samples=100,200"], "samples is in --set too"),
         (
             ["layer_samples={conv1=5}"],
@@ -71,13 +68,12 @@ def test_commas_inside_a_value_are_its_own() -> None:
 )
 def test_a_wrong_value_is_refused_before_anything_runs(over: list[str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
-        Sweep.of("split-cifar100", "gpm", over, ["samples=50", "layer_samples.conv2=7"])
+        sweep_settings("split-cifar100", "gpm", over, ["samples=50", "layer_samples.conv2=7"])
 
 
 def test_rows_hold_what_is_finished(tmp_path: Path) -> None:
-    chosen = sweep("threshold.start=0.9,0.95,0.99")
-    made = plans(chosen, tmp_path)
-    for plan, accs in zip(made, ([0.5, 0.7], [0.6], []), strict=True):
+    made = plans("threshold.start=0.9,0.95,0.99", tmp_path)
+    for plan, accs in zip(made.values(), ([0.5, 0.7], [0.6], []), strict=True):
         for seed, acc in enumerate(accs):
             plan.folder(seed).save_result(
                 {
@@ -89,7 +85,7 @@ def test_rows_hold_what_is_finished(tmp_path: Path) -> None:
                 }
             )
     figures = ("validation ACC, %", "validation BWT", "ACC, %", "BWT", "memory, kB")
-    assert chosen.rows(made) == [
+    assert sweep_rows(made) == [
         {
             "threshold.start": "0.9",
             "seeds": "2",
@@ -107,7 +103,7 @@ def test_rows_hold_what_is_finished(tmp_path: Path) -> None:
 
 
 def test_an_older_run_without_recorded_drift_is_named(tmp_path: Path) -> None:
-    made = plans(sweep("threshold.start=0.9,0.95"), tmp_path, seeds=(0,))
+    made = plans("threshold.start=0.9,0.95", tmp_path, seeds=(0,)).values()
     old, new = (plan.folder(0) for plan in made)
     for folder in (old, new):
         folder.save_ranks({"conv1": [1]})

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from remnant.accelerated import FastestTrainer
 from remnant.cli import app
 from remnant.data import DataError, Split
+from remnant.errors import RunError
 from remnant.experiments.paper import Row, Timing, load_table, load_timings, save_timings, timing
-from remnant.experiments.runs import RunError
 from remnant.experiments.settings import Settings, resolve
 from remnant.methods import Method
 from remnant.training import EagerSteps, Steps, Work

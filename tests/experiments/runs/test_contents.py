@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from remnant.errors import RunError
 from remnant.evaluation import AccuracyMatrix
 from remnant.experiments import find_runs, resolve
-from remnant.experiments.runs import DriftHistogram, RunError, RunFolder, RunResult
+from remnant.experiments.runs import DriftHistogram, RunFolder, RunResult
 
 RESULT = {"acc": 0.5, "bwt": nan, "learning_accuracy": 0.75, "seconds": {"train": 2}, "capacity": 1.0}
 

@@ -14,16 +14,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remnant.errors import RunError
 from remnant.evaluation import AccuracyMatrix
 from remnant.experiments.runs import (
-    RunError,
     RunFolder,
     environment,
     find_runs,
     folder_name,
     keep_results,
-    run_path,
 )
+from remnant.experiments.runs.folder import run_path
 from remnant.experiments.runs.provenance import _source
 
 

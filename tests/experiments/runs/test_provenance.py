@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from remnant.errors import RunError
 from remnant.experiments.execute import Plan, Progress, run, unfinished
-from remnant.experiments.runs import RunError, RunFolder
+from remnant.experiments.runs import RunFolder
 from remnant.experiments.settings import resolve
 
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")

@@ -3,18 +3,19 @@
 from .launch import Plan, pick_device, prepare_torch, run
 from .one_run import Progress, RunInProgress, Watcher, build_method
 from .resume import unfinished
-from .sweep import Sweep, without_drift
+from .sweep import sweep_rows, sweep_settings, without_drift
 
 __all__ = [
     "Plan",
     "Progress",
     "RunInProgress",
-    "Sweep",
     "Watcher",
     "build_method",
     "pick_device",
     "prepare_torch",
     "run",
+    "sweep_rows",
+    "sweep_settings",
     "unfinished",
     "without_drift",
 ]

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from remnant.accelerated import STEP_KINDS
-from remnant.errors import UserError
+from remnant.errors import RunError, UserError
 from remnant.training import run_to_completion
 
-from ..runs import RunError, RunFolder, check_files, finished_before
+from ..runs import RunFolder, check_files, finished_before
 from ..settings import Settings
 from .gpu_scheduler import run_on_gpu
 from .one_run import Progress, RunInProgress, Watcher

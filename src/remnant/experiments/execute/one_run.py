@@ -13,7 +13,7 @@ import torch
 
 from remnant.accelerated import FastestTrainer, fuse_activations
 from remnant.data import Split, Stream, Task, load_stream
-from remnant.errors import UserError
+from remnant.errors import RunError, UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
 from remnant.memory import ConsolidationError, StateError, activation_drift
 from remnant.methods import METHODS, Method
@@ -21,7 +21,7 @@ from remnant.models import build
 from remnant.registry import file_of, is_file_reference
 from remnant.training import Blocking, EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, evaluate_method
 
-from ..runs import RunError, RunFolder, note_code
+from ..runs import RunFolder, note_code
 from ..settings import Settings, recipe
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from remnant.errors import UserError
+from remnant.errors import RunError, UserError
+from remnant.files import damaged
 
-from ..runs import RunError, RunFolder, damaged, readable_runs
+from ..runs import RunFolder, readable_runs
 from ..settings import Settings
 from .launch import EXECUTION, Plan
 

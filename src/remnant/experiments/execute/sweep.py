@@ -1,16 +1,13 @@
 """One setting over several values: the runs, and a table of their results."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from remnant.evaluation import Spread
 from remnant.options import OptionError
 
 from ..runs import RunFolder
 from ..settings import Settings, resolve
-from .launch import Plan, pick_device
+from .launch import Plan
 
 EXAMPLE = "threshold.start=0.90,0.95"
 NOT_FINISHED = "not finished"
@@ -25,60 +22,40 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A setting's key, and the settings for each of its values as the user wrote them."""
-
-    key: str
-    points: Mapping[str, Settings]
-
-    @classmethod
-    def of(
-        cls, benchmark: str, method: str, over: Sequence[str], overrides: Sequence[str] = (), protocol: str = "paper"
-    ) -> Sweep:
-        """Reads `--over key=value,value,…`, and checks each value together with the `--set` overrides."""
-        key, values = _key_and_values(over)
-        if any(override.partition("=")[0].strip() == key for override in overrides):
-            raise OptionError(f"--over {over[0]}: {key} is in --set too. Give it in one place.")
-        points: dict[str, Settings] = {}
-        for value in values:
-            try:
-                settings = resolve(benchmark, method, [*overrides, f"{key}={value}"], protocol)
-            except OptionError as error:
-                raise OptionError(str(error).replace(f"--set {key}={value}", f"--over {key}={value}")) from None
-            if same := next((other for other in points if points[other] == settings), None):
-                raise OptionError(f"--over {over[0]}: {value} means the same run as {same}. Give each value once.")
-            points[value] = settings
-        return cls(key, points)
-
-    @property
-    def settings(self) -> Settings:
-        """The settings of the first value."""
-        return next(iter(self.points.values()))
-
-    def label(self, plan: Plan) -> str:
-        """The setting and the value of one plan."""
-        return next(f"{self.key}={value}" for value in self.points if self.points[value] == plan.settings)
-
-    def plans(self, how: Plan) -> list[Plan]:
-        """One plan for each value, carried out like `how`. All record the first task's drift, which ε decides."""
-        pick_device(how.device)  # fails once, and not for every value
-        return [replace(how, settings=settings, drift=True) for settings in self.points.values()]
-
-    def rows(self, plans: Sequence[Plan]) -> list[dict[str, str]]:
-        """The table of results, a row of text cells for each value."""
-        rows = []
-        for value, plan in zip(self.points, plans, strict=True):
-            results = [result for folder in _finished(plan) if (result := folder.result())]
-            row = {self.key: value, "seeds": str(len(results))}
-            for heading, (key, scale, places) in COLUMNS.items():
-                spread = Spread.of([result.get(key) for result in results], scale)
-                row[heading] = spread.text(places) if results else NOT_FINISHED
-            rows.append(row)
-        return rows
+def sweep_settings(
+    benchmark: str, method: str, over: Sequence[str], overrides: Sequence[str] = (), protocol: str = "paper"
+) -> dict[str, Settings]:
+    """Reads `--over key=value,value,…`. Returns the settings for each value, by `key=value` as the user wrote it."""
+    key, values = _key_and_values(over)
+    if any(override.partition("=")[0].strip() == key for override in overrides):
+        raise OptionError(f"--over {over[0]}: {key} is in --set too. Give it in one place.")
+    found: dict[str, Settings] = {}
+    for change in (f"{key}={value}" for value in values):
+        try:
+            settings = resolve(benchmark, method, [*overrides, change], protocol)
+        except OptionError as error:
+            raise OptionError(str(error).replace(f"--set {change}", f"--over {change}")) from None
+        if same := next((other for other in found if found[other] == settings), None):
+            raise OptionError(f"--over {over[0]}: {change} means the same run as {same}. Give each value once.")
+        found[change] = settings
+    return found
 
 
-def without_drift(plans: Sequence[Plan]) -> list[str]:
+def sweep_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
+    """The table of results, a row of text cells for each `key=value` and its plan."""
+    rows = []
+    for change, plan in plans.items():
+        key, _, value = change.partition("=")
+        results = [result for folder in _finished(plan) if (result := folder.result())]
+        row = {key: value, "seeds": str(len(results))}
+        for heading, (figure, scale, places) in COLUMNS.items():
+            spread = Spread.of([result.get(figure) for result in results], scale)
+            row[heading] = spread.text(places) if results else NOT_FINISHED
+        rows.append(row)
+    return rows
+
+
+def without_drift(plans: Iterable[Plan]) -> list[str]:
     """A sentence for each finished run that could have recorded its drift, but was made by another command."""
     return [
         f"{folder.path} was run before, without recording its drift, so figures of the drift leave it out. "

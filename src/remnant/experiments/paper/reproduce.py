@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from remnant.errors import RunError
+from remnant.files import read_json
+
 from ..execute import Plan, pick_device
-from ..runs import RunError, RunResult, keep_results, read_json, readable_runs
+from ..runs import RunResult, keep_results, readable_runs
 from .tables import ResultKey, Row, Table, comparison_rows
 from .timing import TIMES_FOLDER, TIMING_TABLE, save_timings, time_methods, timing_rows
 
@@ -28,7 +31,7 @@ class Reproduction:
 
         Table 2 is always measured again, with one job per benchmark.
         """
-        rows = self.table.to_run()
+        rows = [row for row in self.table.rows if row.runnable]
         if self.table.name == TIMING_TABLE:
             pick_device(device)  # fails once, and not for every benchmark
             groups: dict[str, list[Row]] = {}

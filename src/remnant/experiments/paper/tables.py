@@ -9,7 +9,7 @@ from typing import Any
 
 from remnant.errors import did_you_mean
 from remnant.evaluation import Spread
-from remnant.options import OptionError
+from remnant.options import OptionError, checked
 
 from ..runs import RunResult
 from ..settings import PaperResult, Settings, recipe, resolve
@@ -58,9 +58,6 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
 
-    def to_run(self) -> list[Row]:
-        return [row for row in self.rows if row.runnable]
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -77,11 +74,6 @@ class Comparison:
         return None if ours is None or paper is None else ours - paper
 
 
-def table_names() -> list[str]:
-    """The names of the paper's tables."""
-    return list(TABLES)
-
-
 def load_table(name: str) -> Table:
     """One table of the paper; OptionError if there is no such table."""
     if name not in TABLES:
@@ -93,7 +85,7 @@ def load_table(name: str) -> Table:
 
 def select_tables(name: str, methods: Sequence[str] = (), benchmarks: Sequence[str] = ()) -> list[Table]:
     """One table, or all of them for `all`; with only the rows of these methods and benchmarks, if any are given."""
-    tables = chosen = [load_table(each) for each in (table_names() if name == ALL else [name])]
+    tables = chosen = [load_table(each) for each in (TABLES if name == ALL else [name])]
     for kind, wanted in (("method", methods), ("benchmark", benchmarks)):
         present = {getattr(row, kind) for table in tables for row in table.rows}
         for each in wanted:
@@ -106,20 +98,20 @@ def select_tables(name: str, methods: Sequence[str] = (), benchmarks: Sequence[s
 
 def compare(table: Table, results: Results) -> list[Comparison]:
     """Every row of the table with the results of its runs."""
-    return [_compare(row, results.get(row.key, {}) if row.runnable else {}) for row in table.rows]
-
-
-def _compare(row: Row, results: Mapping[int, RunResult]) -> Comparison:
-    runs = [results[seed] for seed in sorted(results)]
-    figures: dict[str, Sequence[float | None]] = {
-        "acc": [run.acc for run in runs],
-        "bwt": [run.bwt for run in runs],
-        "seconds": [sum(run.seconds.values()) for run in runs],
-        "capacity": [run.capacity for run in runs],
-    }
-    ours = {figure: Spread.of(figures[figure], SCALE[figure]) for figure in SCALE}
-    paper = {figure: Spread(getattr(row.paper, figure), getattr(row.paper, f"{figure}_sd", None)) for figure in SCALE}
-    return Comparison(row, tuple(sorted(results)), ours, paper)
+    compared = []
+    for row in table.rows:
+        found = results.get(row.key, {}) if row.runnable else {}
+        seeds, runs = tuple(sorted(found)), [found[seed] for seed in sorted(found)]
+        figures: dict[str, Sequence[float | None]] = {
+            "acc": [run.acc for run in runs],
+            "bwt": [run.bwt for run in runs],
+            "seconds": [sum(run.seconds.values()) for run in runs],
+            "capacity": [run.capacity for run in runs],
+        }
+        ours = {name: Spread.of(values, SCALE[name]) for name, values in figures.items()}
+        paper = {name: Spread(getattr(row.paper, name), getattr(row.paper, f"{name}_sd", None)) for name in SCALE}
+        compared.append(Comparison(row, seeds, ours, paper))
+    return compared
 
 
 def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
@@ -138,10 +130,9 @@ def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
 
 
 def _rows(table: str, group: Mapping[str, Any]) -> list[Row]:
-    benchmark, own = group["benchmark"], group.get("paper")
-    if own is None:
-        paper = recipe(benchmark).paper
-    else:
-        paper = {method: PaperResult.read(numbers, f"tables.toml, {table}") for method, numbers in own.items()}
+    benchmark, paper = group["benchmark"], recipe(group["benchmark"]).paper
+    if "paper" in group:
+        where = f"tables.toml, {table}"
+        paper = {method: PaperResult(**checked(PaperResult, own, where)) for method, own in group["paper"].items()}
     overrides, variant = tuple(group.get("overrides", ())), group.get("variant", "")
     return [Row(benchmark, name, overrides, paper.get(name, PaperResult()), variant) for name in group["methods"]]

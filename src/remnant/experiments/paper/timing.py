@@ -18,12 +18,14 @@ import torch
 
 from remnant.accelerated import FastestTrainer
 from remnant.data import Split, Task
+from remnant.errors import RunError
 from remnant.evaluation import NO_VALUE
+from remnant.files import damaged, explained, read_json, write_json
 from remnant.methods import Method
 from remnant.training import RandomState, Schedule, Trainer, run_to_completion
 
 from ..execute import build_method, pick_device, prepare_torch
-from ..runs import RunError, damaged, environment, explained, read_json, write_json
+from ..runs import environment
 from ..settings import Settings, recipe, resolve
 from .tables import NOT_RUN, Row
 

@@ -11,10 +11,8 @@ from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remnant.errors import UserError
+from remnant.errors import RunError, UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy
-
-from .files import RunError
 
 if TYPE_CHECKING:
     from .folder import RunFolder

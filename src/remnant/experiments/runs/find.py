@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from remnant.errors import RunError
+from remnant.files import explained, read, write
+
 from .contents import ACCURACY, DRIFT, RANKS, RESULT
-from .files import RunError, explained, read, write
 from .folder import ENVIRONMENT, METRICS, SETTINGS, RunFolder
 
 

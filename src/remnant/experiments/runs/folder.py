@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,35 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
+from remnant.errors import RunError
 from remnant.evaluation import AccuracyMatrix
-from remnant.files import remove_stale, write_all
+from remnant.files import as_number, damaged, explained, read, read_json, remove_stale, write, write_all, write_json
 from remnant.memory import codec
 
 from ..settings import Settings
 from .contents import ACCURACY, DRIFT, RANKS, RESULT, check_header, read_contents
-from .files import RunError, as_number, damaged, explained, read, read_json, run_path, write, write_json
 from .provenance import environment
 
 SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
 LOCK = ".lock"
+PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 CHECKPOINT = re.compile(r"checkpoint-(\d{6,})\.safetensors")
 KEPT_CHECKPOINTS = 2
+
+
+def run_path(benchmark: str, method: str, digest: str, seed: int) -> Path:
+    """The path of a run below the folder of all runs."""
+    return Path(folder_name(benchmark), folder_name(method), folder_name(digest), f"seed{seed}")
+
+
+def folder_name(name: str) -> str:
+    """The name itself if it is plain. `dir/own.py:stream` becomes `own.py-stream-` and a hash of the whole name."""
+    if PLAIN_NAME.fullmatch(name):
+        return name
+    end = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", name)[-1]).strip("-._")[:40]
+    mark = blake2b(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+    return f"{end}-{mark}" if end else mark
+
 
 Reader = Callable[["RunFolder"], dict[str, Any] | None]
 Writer = Callable[["RunFolder", Mapping[str, Any]], None]

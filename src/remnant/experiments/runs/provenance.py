@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 import remnant
+from remnant.errors import RunError
 from remnant.registry import file_of, is_file_reference
 
 from .contents import RESULT
-from .files import RunError
 
 if TYPE_CHECKING:
     from .folder import RunFolder

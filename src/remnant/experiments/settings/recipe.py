@@ -1,12 +1,11 @@
 """Recipes: the settings of every method on a benchmark, and the paper's numbers, read from the package's TOML files."""
 
 import tomllib
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Self
+from typing import Any
 
 from remnant.data import BENCHMARKS
 from remnant.errors import did_you_mean
@@ -30,11 +29,6 @@ class PaperResult:
     bwt_sd: float | None = None
     seconds: float | None = None
     capacity: float | None = None
-
-    @classmethod
-    def read(cls, numbers: Mapping[str, Any], where: str) -> Self:
-        """Reads a table of numbers; `where` names the table in error messages."""
-        return cls(**checked(cls, numbers, where))
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
             methods[method] |= changes
         for section, changes in sane.items():
             content[section] = content.get(section, {}) | changes
-    paper = {m: PaperResult.read(numbers, f"{file}, paper.{m}") for m, numbers in content.pop("paper", {}).items()}
+    paper = {m: PaperResult(**checked(PaperResult, each, file)) for m, each in content.pop("paper", {}).items()}
     differing = {
         method: {section: options.pop(section) for section in SECTIONS if section in options}
         for method, options in methods.items()
