@@ -15,8 +15,8 @@ from remnant import GPM, LeakError
 pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 
 
-def test_an_optimizer_without_the_protected_weights_is_refused(memory: GPM, net: Net) -> None:
-    with pytest.raises(ValueError, match="trains none of the protected weights"):
+def test_an_optimizer_of_another_model_is_refused(memory: GPM, net: Net) -> None:
+    with pytest.raises(ValueError, match="trains none of the model"):
         memory.attach(adamw(copy.deepcopy(net)))
 
 

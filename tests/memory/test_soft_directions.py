@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,14 +14,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 
 
 @pytest.fixture(params=["linear", "embedding"])
-def memory(request: pytest.FixtureRequest) -> GPM:
-    """One task old, with four of nine directions remembered."""
+def memory(request: pytest.FixtureRequest) -> Iterator[GPM]:
+    """One task old, with four of nine directions remembered, and attached to an optimizer."""
     one_hot = request.param == "embedding"
     first = nn.Embedding(9, 6) if one_hot else nn.Linear(9, 6, bias=False)
     memory = GPM(nn.Sequential(first, nn.Linear(6, 2)), threshold=1.0)
     memory.consolidate(torch.arange(4) if one_hot else torch.randn(20, 4) @ torch.randn(4, 9))
-    memory.attach(torch.optim.SGD(memory._model.parameters(), lr=0.01))
-    return memory
+    optimizer = memory.attach(torch.optim.SGD(memory._model.parameters(), lr=0.01))
+    yield memory
+    memory.detach(optimizer)
 
 
 def held(memory: GPM) -> Subspace:
@@ -37,7 +38,8 @@ def step(memory: GPM) -> Tensor:
     memory._model.zero_grad()
     one_hot = isinstance(first, nn.Embedding)
     memory._model(torch.arange(9) if one_hot else torch.randn(32, 9)).square().sum().backward()
-    memory._attached[0].optimizer.step()
+    (optimizer,) = memory._constraint.optimizers
+    optimizer.step()
     change = first.weight.detach() - before
     return change.mT if one_hot else change
 

@@ -1,13 +1,13 @@
 """Gradient Projection Memory. It needs torch, numpy and safetensors, and no other room of this package."""
 
 from . import codec
-from .attachment import StepProjector
 from .audit.state import keep_in_eval_mode
+from .constraint import StepProjector
 from .discovery import UnsupportedError
 from .drift import activation_drift
 from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
-from .precision import full_precision
+from .projection import full_precision
 from .recall import Recognition
 from .record.recorder import ConsolidationError
 from .report import LeakError, MemoryReport, Truncation, Verification

@@ -1,139 +1,156 @@
-"""Keeps W·M = W₀·M in every step: of an optimizer, through its own hooks, or of a loop that applies gradients itself."""
+"""Keeps W·M = W₀·M in every step of an optimizer, through the optimizer's own hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+from torch.optim.lr_scheduler import LRScheduler
 
-from .audit.preconditions import check_optimizer
-from .discovery import Protection
-from .precision import full_precision_is_set
-from .projection import Projection
-from .protected import ProtectedWeight
-from .record.recorder import Grams
-from .report import LayerCheck, check_still
+from .bundle import bundles_of
+from .constraint import Constraint
+from .projection import full_precision
 
 if TYPE_CHECKING:
-    from .gpm import GPM
+    from .loop import Loop
 
 ROUNDING_STEPS = 8  # the rounding of that many plain SGD steps adds up to less than one unit in the last place
+EXACT = {torch.float32, torch.float64}
 
 
-class Constraint:
-    """Holds from the second task on. W₀ are the weights, and the frozen parameters, at the start of the task."""
+class Share:
+    """What the steps of one optimizer concern: its protected weights, small ones in bundles, and its frozen parameters."""
 
-    def __init__(self, protection: Protection) -> None:
-        self.protection = protection
-        self.anchors: dict[Tensor, Tensor] = {}  # parameter → W₀; empty in the first task
-        self.stepped: set[Tensor] = set()  # protected parameters that got a gradient in this task
-        self.steps = 0  # of this task
-        self._no_steps = ""  # the reason, while the weights in place are not those to train
+    def __init__(self, constraint: Constraint, parameters: set[Tensor]) -> None:
+        self._constraint, self._parameters, self.anchors = constraint, parameters, constraint.anchors
+        protection = constraint.protection
+        weights = [w for w in protection.weights if not parameters.isdisjoint(w.parameters)]
+        self._unstepped = [p for weight in weights for p in weight.parameters if p not in constraint.stepped]
+        self.frozen = [p for p in constraint.frozen_parameters if p in parameters]
+        self._held = [weight for weight in weights if weight.rank] if self.anchors else []
+        self._subspaces = [subspace for weight in weights for subspace in weight.subspaces]
+        self._key = self._current()
+        for parameter in [p for weight in self._held for p in weight.parameters] + self.frozen:
+            self.anchors[parameter] = self.anchors[parameter].to(parameter.device)  # the model may have moved
+        self._bundles, self._alone = bundles_of(self._held, protection.weights, self.anchors)
 
-    @contextmanager
-    def without_steps(self) -> Iterator[None]:
-        """Refuses steps while a recalled network is in place: they would be lost."""
-        if self._no_steps:
-            raise RuntimeError(self._no_steps)
-        self._no_steps = "A recalled task is only for reading. Leave the block of memory.recall() before you go on."
-        try:
-            yield
-        finally:
-            self._no_steps = ""
+    def _current(self) -> list[object]:
+        """What changes if a user edits a subspace, or moves the model to another device or number type."""
+        places = [(weight.view.weight.device, weight.view.weight.dtype) for weight in self._held]
+        return [sum([subspace.changes for subspace in self._subspaces]), *places]
 
-    def begin_task(self) -> None:
-        self.anchors = {p: p.detach().clone() for p in self.protection.parameters}
-        self.stepped.clear()
-        self.steps = 0
-
-    @property
-    def frozen_parameters(self) -> list[Tensor]:
-        return list(self.protection.frozen.values()) if self.anchors else []
+    def is_current(self) -> bool:
+        return self.anchors is self._constraint.anchors and (not self.anchors or self._key == self._current())
 
     @torch.no_grad()
-    def project(self, parameters: set[Tensor] | None = None) -> None:
-        """Projects the `.grad` of these parameters, or of all (Eq. 6–7)."""
-        if self._no_steps:
-            raise RuntimeError(self._no_steps)
-        for weight in self.protection.weights:
-            if parameters is None or not parameters.isdisjoint(weight.parameters):
-                self.stepped.update(p for p in weight.parameters if p.grad is not None)
-                if self.anchors and weight.rank:
+    def project(self) -> None:
+        if self._unstepped:
+            self._constraint.stepped.update(p for p in self._unstepped if p.grad is not None)
+            self._unstepped = [p for p in self._unstepped if p.grad is None]
+        if self._held:
+            with full_precision(self._held[0].view.weight.device):
+                for bundle in self._bundles:
+                    bundle.project()
+                for weight in self._alone:
                     weight.project_gradient()
-        frozen = [p.grad for p in self.frozen_parameters if p.grad is not None]
-        if frozen:
+        if frozen := [p.grad for p in self.frozen if p.grad is not None]:
             torch._foreach_zero_(frozen)
 
     @torch.no_grad()
-    def restore(self, parameters: set[Tensor] | None = None, along_gradient: bool = False) -> None:
-        """Puts the weights among these parameters, or all, back to W·M = W₀·M; after plain SGD only every few steps."""
-        if not self.anchors:
-            return
-        self.steps += 1
-        along_gradient = along_gradient and self.steps % ROUNDING_STEPS != 0
-        self._follow_devices()
-        for weight in self.protection.weights:
-            if not weight.rank or (parameters is not None and parameters.isdisjoint(weight.parameters)):
-                continue
-            if not (along_gradient and parameters and weight.moved_along_gradient(parameters)):
-                weight.restore(self.anchors)
-        frozen = self.frozen_parameters
-        if frozen and not along_gradient:
-            torch._foreach_copy_(frozen, [self.anchors[p] for p in frozen])
-
-    @torch.no_grad()
-    def checks(self, grams: Grams | None = None) -> list[LayerCheck]:
-        """Measures each weight's leak, and with the Grams of an old task its drift."""
-        if not self.anchors:
-            return []
-        self._follow_devices()
-        weights = self.protection.weights
-        checks = [w.check(self.anchors, None if grams is None else grams[w.name].matrix()) for w in weights]
-        return checks + [check_still(name, p, self.anchors[p]) for name, p in self.protection.frozen.items()]
-
-    def _follow_devices(self) -> None:
-        for parameter, anchor in self.anchors.items():
-            if anchor.device != parameter.device:
-                self.anchors[parameter] = anchor.to(parameter.device)
+    def restore(self, *, along_gradient: bool, only_rows: bool) -> None:
+        """Puts the weights back to W·M = W₀·M, where the step was not `along_gradient`, or `only_rows` of a table."""
+        if self._held:
+            with full_precision(self._held[0].view.weight.device):
+                for bundle in self._bundles:
+                    if not (along_gradient and bundle.projected and self._parameters.issuperset(bundle.parameters)):
+                        bundle.restore()
+                for weight in self._alone:
+                    grad = weight.view.weight.grad
+                    if only_rows and weight.view.one_hot and grad is not None and grad.is_sparse:
+                        weight.restore_rows(self.anchors, grad._indices()[0])
+                    elif not (along_gradient and weight.moved_along_gradient(self._parameters)):
+                        weight.restore(self.anchors)
+        if self.frozen and not along_gradient:
+            torch._foreach_copy_(self.frozen, [self.anchors[p] for p in self.frozen])
 
 
 class Attachment:
     """Projects the gradients before each step of an optimizer and restores the weights after it."""
 
-    def __init__(self, optimizer: Optimizer, constraint: Constraint) -> None:
-        self.optimizer, self._constraint = optimizer, constraint
+    def __init__(self, optimizer: Optimizer, memory: Loop) -> None:
+        self._optimizer, self._memory, self._constraint = ref(optimizer), ref(memory), memory._constraint
+        for hook in list(optimizer._optimizer_step_pre_hooks.values()):
+            other = getattr(hook, "__self__", None)
+            if isinstance(other, Attachment) and other._memory() is not None:
+                raise ValueError(
+                    "This optimizer is attached to another memory. Two memories would undo each other's steps: call "
+                    "detach() of the other one first."
+                )
+            if isinstance(other, Attachment):  # its memory is gone
+                other.remove()
         self.check()
-        self.hooks = [optimizer.register_step_pre_hook(self._before_step)]
-        self.hooks += [optimizer.register_step_post_hook(self._after_step)]
+        self._hooks = [optimizer.register_step_pre_hook(self._before_step)]
+        self._hooks += [optimizer.register_step_post_hook(self._after_step)]
+        self._constraint.optimizers.add(optimizer)
 
     @property
-    def parameters(self) -> set[Tensor]:
-        return {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer, or None if nobody uses it any more."""
+        return self._optimizer()
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        if (optimizer := self.optimizer) is not None:
+            self._constraint.optimizers.discard(optimizer)
 
     def check(self) -> None:
-        check_optimizer(self.optimizer, self._constraint.protection)
-        self._groups = len(self.optimizer.param_groups)
-        self._untrained = [parameter for parameter in self.parameters if not parameter.requires_grad]
+        """Refuses an optimizer of another model, or of a selected parameter that is new or was frozen before."""
+        if (optimizer := self.optimizer) is None:
+            return
+        trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        protection = self._constraint.protection
+        named = protection.named_parameters()
+        if trained.isdisjoint(named.values()):
+            raise ValueError(
+                "This optimizer trains none of the model's parameters. Build it from the parameters of the memory's model "
+                "(after any wrapper that replaces them), then attach it."
+            )
+        new = trained.difference(protection.parameters, protection.free.values())
+        for name, parameter in named.items():
+            if parameter in new and parameter.requires_grad and protection.selects(name):
+                raise ValueError(
+                    f"{name!r} did not exist or did not train when the memory was made, so it is not protected. Exclude "
+                    "it by a pattern (new heads may be added under it at any time), or make a new memory."
+                )
+        self._groups = len(optimizer.param_groups)
+        self._untrained = [parameter for parameter in trained if not parameter.requires_grad]
+        self._types = {parameter.dtype for parameter in trained}
+        self._trained, self._share = trained, Share(self._constraint, trained)
+
+    def _project(self) -> None:
+        if not self._share.is_current():
+            self._share = Share(self._constraint, self._trained)
+        self._share.project()
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._constraint.check_steps()
         # A new group, or a parameter that was frozen before, may be unprotected.
         if len(optimizer.param_groups) != self._groups or any(p.requires_grad for p in self._untrained):
             self.check()
         # args[0] is the optimizer. A closure computes gradients inside the step, so they must be projected in there.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            self._constraint.project(self.parameters)
+            self._project()
             return None
 
         def projected() -> Any:
             with torch.enable_grad():
                 loss = closure()
-            self._constraint.project(self.parameters)
+            self._project()
             return loss
 
         if len(args) > 1:
@@ -141,95 +158,58 @@ class Attachment:
         return args, {**kwargs, "closure": projected}
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._constraint.restore(self.parameters, steps_along_gradient(optimizer))
+        if not self._constraint.anchors:
+            return
+        if self._share.anchors is not self._constraint.anchors:  # a closure that was not called has projected nothing
+            self._share = Share(self._constraint, self._trained)
+        kind, groups = type(optimizer), optimizer.param_groups
+        # A hook after ours, such as clipping or noise, may have changed the projected gradients or the weights.
+        hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+        last = [next(reversed(known)) for known in hooks] == [hook.id for hook in self._hooks]
+        plain = kind is SGD and not any(group["momentum"] or group["weight_decay"] for group in groups)
+        # A plain step is a multiple of the projected gradient. A weight and its bias are projected together, so they need
+        # one learning rate. Narrower types' rounding would leak.
+        along_gradient = plain and last and len({group["lr"] for group in groups}) == 1 and self._types <= EXACT
+        self._constraint.steps += 1
+        # Several optimizers usually take turns. In every eighth turn all of them restore against rounding.
+        turn = self._constraint.steps // len(self._constraint.optimizers)
+        self._share.restore(
+            along_gradient=along_gradient and turn % ROUNDING_STEPS != 0,
+            only_rows=last and (plain or kind in (SparseAdam, Adagrad)),
+        )
 
 
-def steps_along_gradient(optimizer: Optimizer) -> bool:
-    """Whether a step is one multiple of the projected gradient (plain SGD), so that only rounding must be restored."""
-    # A weight and its bias are projected together, so they need one learning rate. Narrower types' rounding would leak.
-    exact = (torch.float32, torch.float64) if full_precision_is_set() else (torch.float64,)
-    groups = optimizer.param_groups
-    return (
-        type(optimizer) is torch.optim.SGD
-        and len({group["lr"] for group in groups}) == 1
-        and not any(group["momentum"] or group["weight_decay"] for group in groups)
-        and all(parameter.dtype in exact for group in groups for parameter in group["params"])
-    )
+def hooked_optimizers(optimizer: Any) -> list[Optimizer]:
+    """Returns the optimizers in a chain of wrappers whose `step` torch lets us hook: an optimizer, and what it wraps.
 
-
-class StepProjector:
-    r"""Projects one plain SGD step at a time: :math:`\nabla W \leftarrow \nabla W\,(I - M M^\top)` (Eq. 6–7).
-
-    It needs no optimizer and leaves `.grad` alone, so a step can be recorded into a CUDA graph. After steps that are not
-    plain SGD, or from time to time against rounding, call `GPM.restore`.
+    Raises:
+        TypeError: If it is no optimizer.
+        ValueError: If it takes its steps in another way than by `step`.
     """
-
-    def __init__(self, memory: GPM) -> None:
-        self._constraint, self._weights = memory._constraint, memory._protection.weights
-        self._through_inputs: set[ProtectedWeight] = set()
-
-    @property
-    def frozen_parameters(self) -> list[Tensor]:
-        """The parameters that must not move: from the second task on, those that `norm`, `bias` and `unsupported` freeze."""
-        return self._constraint.frozen_parameters
-
-    @torch.no_grad()
-    def project(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """Projects gradients (parameter → gradient) in place, sets those of frozen parameters to 0, and returns the dict."""
-        self._constraint.stepped.update(gradients)
-        if self._constraint.anchors:
-            for weight in self._weights:
-                if weight.rank and weight not in self._through_inputs:
-                    weight.project_among(gradients)
-            gradients.update({p: torch.zeros_like(p) for p in self.frozen_parameters if p in gradients})
-        return gradients
-
-    @contextmanager
-    def through_inputs(self, rows: int) -> Iterator[None]:
-        """Projects through the layers' inputs where that is cheaper for batches of `rows` rows: δᵀ·(X·P) = (δᵀ·X)·P.
-
-        Run a forward pass, its backward pass and `project` inside the block; `project` then skips those layers.
-        """
-        chosen: dict[ProtectedWeight, Any] = {}
-        for weight in self._weights:
-            layer, *others = (site.module for site in weight.sites)
-            plain = type(layer) is nn.Linear and layer.bias is None and "forward" not in vars(layer)
-            if plain and not others and weight.rank and rows < weight.view.outputs:
-                chosen[weight] = layer
-        self._through_inputs = set(chosen)
-        try:
-            for weight, layer in chosen.items():
-                projection = weight.projection(weight.view.weight, rows=rows)
-                layer.forward = lambda x, w=layer.weight, p=projection: _ProjectedLinear.apply(x, w, p)  # type: ignore
-            yield
-        finally:
-            self._through_inputs = set()
-            for layer in chosen.values():
-                vars(layer).pop("forward", None)
-
-    def layer_projections(self) -> dict[str, Tensor]:
-        """Returns layer → I − M·Mᵀ, for every ungrouped layer with a rank above 0. A step multiplies gradients by it."""
-        projections = {}
-        for weight in self._weights:
-            if weight.rank and weight.view.groups == 1:
-                dtype, device = weight.view.weight.dtype, weight.view.weight.device
-                projections[weight.name] = Projection(weight.subspaces, 1, dtype, device, form="dense").right[0]
-        return projections
+    found: list[Optimizer] = []
+    seen: list[Any] = []
+    inner = optimizer
+    while (
+        hasattr(inner, "param_groups") and callable(getattr(inner, "step", None)) and not any(inner is x for x in seen)
+    ):
+        seen.append(inner)
+        if isinstance(inner, Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
+            found.append(inner)
+        # accelerate and others call it `optimizer`, sharpness-aware minimisation `base_optimizer`.
+        inner = getattr(inner, "optimizer", getattr(inner, "base_optimizer", None))
+    if not found:
+        raise TypeError(f"attach takes a torch optimizer, {_instead_of(optimizer)}.")
+    if hasattr(optimizer, "second_step") and len(seen) == 1:
+        raise ValueError(
+            f"{type(optimizer).__name__} steps by first_step and second_step and has no base_optimizer, so its steps "
+            "cannot be watched. Call memory.project() before second_step() and memory.restore() after it."
+        )
+    return found
 
 
-class _ProjectedLinear(torch.autograd.Function):
-    """x·Wᵀ, with a backward pass that projects the gradient of W."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, projection: Projection) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.projection = projection
-        return F.linear(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        (delta,), (x, weight) = gradients, ctx.saved_tensors
-        needs_x, needs_weight, _ = ctx.needs_input_grad
-        rows = x.flatten(end_dim=-2)[None]
-        gradient = delta.flatten(end_dim=-2).mT @ ctx.projection.remove(rows)[0] if needs_weight else None
-        return delta @ weight if needs_x else None, gradient, None
+def _instead_of(value: object) -> str:
+    if isinstance(value, nn.Module):
+        return "not a model: memory.attach(torch.optim.SGD(model.parameters(), lr=0.1))"
+    if isinstance(value, LRScheduler):
+        return "not a learning-rate scheduler: memory.attach(scheduler.optimizer)"
+    return f"not {value!r}: memory.attach(torch.optim.SGD(model.parameters(), lr=0.1))"

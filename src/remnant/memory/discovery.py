@@ -8,6 +8,7 @@ from itertools import accumulate
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
+from torch.optim.swa_utils import AveragedModel
 
 from remnant.errors import UserError
 
@@ -24,9 +25,9 @@ class UnsupportedError(UserError, ValueError):
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Returns the model inside the wrappers of torch.compile and DistributedDataParallel."""
+    """Returns the model inside the wrappers of torch.compile, DistributedDataParallel and averages."""
     while True:
-        if isinstance(model, DistributedDataParallel | DataParallel):
+        if isinstance(model, DistributedDataParallel | DataParallel | AveragedModel):
             model = model.module
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner

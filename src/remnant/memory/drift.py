@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .discovery import Protection
-from .precision import full_precision
+from .projection import full_precision
 from .protected import ProtectedWeight
 from .record.recorder import record_rows
 

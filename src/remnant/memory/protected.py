@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from .axes import AxisSubspace
 from .layers import LayerView
-from .precision import full_precision, without_autocast
-from .projection import Projection
+from .projection import Projection, full_precision
 from .report import LayerCheck
 from .subspace import Subspace
 
+WRITES = (
+    9  # a weight is rounded in the plain SGD steps between two restores (attachment.ROUNDING_STEPS), and in the last
+)
 Weights = list["ProtectedWeight"]
 Anchors = Mapping[Tensor, Tensor]  # parameter → its value W₀ at the start of the task
 
@@ -48,9 +50,11 @@ class ProtectedWeight:
         self, name: str, view: LayerView, sites: list[Site], biases: list[Bias], *, ordered: bool = False
     ) -> None:
         self.name, self.view, self.sites, self.biases = name, view, sites, biases
+        self.parameters = [view.weight, *(bias.parameter for bias in biases)]
         kind = AxisSubspace if view.one_hot else Subspace
         dtype = torch.promote_types(view.weight.dtype, torch.float32)
         capacity = view.inputs + len(biases)
+        self.capacity = view.groups * capacity
         placement: dict[str, Any] = {"dtype": dtype, "device": view.weight.device}
         self.subspaces = [kind(capacity, ordered=ordered, **placement) for _ in range(view.groups)]
         self.added: list[int] = []  # directions per task, summed over the groups
@@ -58,16 +62,8 @@ class ProtectedWeight:
         self._changes = 0  # of the subspaces, when the projections were made
 
     @property
-    def capacity(self) -> int:
-        return sum(subspace.capacity for subspace in self.subspaces)
-
-    @property
     def rank(self) -> int:
         return sum(subspace.rank for subspace in self.subspaces)
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        return [self.view.weight, *(bias.parameter for bias in self.biases)]
 
     def adopt(self, subspaces: list[Subspace], added: list[int]) -> None:
         """Replaces the subspaces by grown or loaded ones."""
@@ -79,7 +75,7 @@ class ProtectedWeight:
         if all(grad is None for grad in grads) or any(grad is not None and grad.is_sparse for grad in grads):
             return  # `restore` is exact without it, and handles sparse gradients
         tensors = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, grads, strict=True)]
-        with without_autocast(self.view.weight.device):
+        with full_precision(self.view.weight.device):
             self._project(tensors)
 
     def project_among(self, gradients: dict[Tensor, Tensor]) -> None:
@@ -101,17 +97,24 @@ class ProtectedWeight:
         """Whether a step of these parameters along their gradients moves the weight and all its biases together."""
         return all(p in stepped and p.grad is not None and not p.grad.is_sparse for p in self.parameters)
 
-    def restore(self, anchors: Anchors) -> None:
-        """W ← W₀ + (W − W₀)·(I − M·Mᵀ), so that W·M = W₀·M after any optimizer's step."""
+    def restore(self, anchors: Anchors, copies: list[Tensor] | None = None) -> None:
+        """W ← W₀ + (W − W₀)·(I − M·Mᵀ), so that W·M = W₀·M after any optimizer's step; or the same for a copy's tensors."""
         # The difference to W₀ makes rounding relative to what the task has learnt; W₀·M would make it relative to W.
-        stack = self._stack(self.parameters)
+        tensors = copies or self.parameters
+        stack = self._stack(tensors)
         projection = self.projection(stack, hard=True)
         with full_precision(stack.device):
-            start = self._start(anchors).to(stack.dtype)
-            self._write(self.parameters, projection.restore_(stack, start))
+            start = self._start(anchors).to(stack)
+            self._write(tensors, projection.restore_(stack, start))
+
+    def restore_rows(self, anchors: Anchors, rows: Tensor) -> None:
+        """`restore` for an embedding of which a step moved only these rows."""
+        weight, start = self.view.weight.detach(), anchors[self.view.weight]
+        free = self.projection(weight, hard=True).right[rows, None] > 0
+        weight[rows] = torch.where(free, weight[rows], start[rows])
 
     def _start(self, anchors: Anchors, *, by_rows: bool = False) -> Tensor:
-        return self._stack([anchors[p] for p in self.parameters], by_rows=by_rows)
+        return self._stack([anchors[p].to(p.device) for p in self.parameters], by_rows=by_rows)
 
     def difference(self, anchors: Anchors) -> Tensor:
         """The stack of W − W₀, with its inputs in the order of the rows."""
@@ -125,7 +128,9 @@ class ProtectedWeight:
             return LayerCheck(self.name, 0.0, 0.0, None if gram is None else 0.0)
         with full_precision(change.device):
             inside = change - self.projection(change, hard=True).remove(change)
-        rounding = torch.finfo(self.view.weight.dtype).eps * float(now.norm()) / moved
+        eps = torch.finfo(self.view.weight.dtype).eps
+        writes = WRITES if eps < 1e-6 else 2  # narrower types are restored after every step
+        rounding = writes * eps / 2 * float(now.norm()) / moved
         drift = None if gram is None else self._drift(anchors, gram)
         return LayerCheck(self.name, float(inside.norm()) / moved, rounding, drift)
 

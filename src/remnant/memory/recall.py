@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attachment import Constraint
 from .audit.probe import Probe, restored
+from .constraint import Constraint
 from .discovery import Protection, clean
 from .protected import ProtectedWeight
 from .record.consolidation import Grown, summed

@@ -1,0 +1,168 @@
+"""The constraint W·M = W₀·M on a model's weights, and what a loop that applies gradients itself needs to keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .discovery import Protection
+from .projection import Projection
+from .protected import ProtectedWeight
+from .record.recorder import Grams
+from .report import LayerCheck, check_still
+
+if TYPE_CHECKING:
+    from .gpm import GPM
+
+
+class Constraint:
+    """Holds from the second task on. W₀ are the weights, and the frozen parameters, at the start of the task."""
+
+    def __init__(self, protection: Protection) -> None:
+        self.protection = protection
+        self.anchors: dict[Tensor, Tensor] = {}  # parameter → W₀; empty in the first task
+        self.stepped: set[Tensor] = set()  # protected parameters that got a gradient in this task
+        self.optimizers: WeakSet[Optimizer] = WeakSet()  # those that are attached
+        self.steps = 0  # of all attached optimizers in this task
+        self._no_steps = ""  # the reason, while the weights in place are not those to train
+
+    @contextmanager
+    def without_steps(self) -> Iterator[None]:
+        """Refuses steps while a recalled network is in place: they would be lost."""
+        self.check_steps()
+        self._no_steps = "A recalled task is only for reading. Leave the block of memory.recall() before you go on."
+        try:
+            yield
+        finally:
+            self._no_steps = ""
+
+    def check_steps(self) -> None:
+        if self._no_steps:
+            raise RuntimeError(self._no_steps)
+
+    def begin_task(self) -> None:
+        self.anchors = {p: p.detach().clone() for p in self.protection.parameters}
+        self.stepped.clear()
+        self.steps = 0
+
+    @property
+    def frozen_parameters(self) -> list[Tensor]:
+        return list(self.protection.frozen.values()) if self.anchors else []
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Projects the `.grad` of all parameters (Eq. 6–7)."""
+        self.check_steps()
+        self.stepped.update(p for p in self.protection.parameters if p.grad is not None)
+        if self.anchors:
+            for weight in self.protection.weights:
+                if weight.rank:
+                    weight.project_gradient()
+        if frozen := [p.grad for p in self.frozen_parameters if p.grad is not None]:
+            torch._foreach_zero_(frozen)
+
+    @torch.no_grad()
+    def restore(self, copies: Mapping[Tensor, Tensor] | None = None) -> None:
+        """Puts all weights back to W·M = W₀·M, or those of a copy of the model (parameter → the copy's parameter)."""
+        if not self.anchors:
+            return
+        for weight in self.protection.weights:
+            if weight.rank:
+                weight.restore(self.anchors, None if copies is None else [copies[p] for p in weight.parameters])
+        if frozen := self.frozen_parameters:
+            held = frozen if copies is None else [copies[p] for p in frozen]
+            torch._foreach_copy_(held, [self.anchors[p] for p in frozen])
+
+    @torch.no_grad()
+    def checks(self, grams: Grams | None = None) -> list[LayerCheck]:
+        """Measures each weight's leak, and with the Grams of an old task its drift."""
+        if not self.anchors:
+            return []
+        weights = self.protection.weights
+        checks = [w.check(self.anchors, None if grams is None else grams[w.name].matrix()) for w in weights]
+        return checks + [check_still(name, p, self.anchors[p]) for name, p in self.protection.frozen.items()]
+
+
+class StepProjector:
+    r"""Projects one plain SGD step at a time: :math:`\nabla W \leftarrow \nabla W\,(I - M M^\top)` (Eq. 6–7).
+
+    It needs no optimizer and leaves `.grad` alone, so a step can be recorded into a CUDA graph. After steps that are not
+    plain SGD, or from time to time against rounding, call `GPM.restore`.
+    """
+
+    def __init__(self, memory: GPM) -> None:
+        self._constraint, self._weights = memory._constraint, memory._protection.weights
+        self._through_inputs: set[ProtectedWeight] = set()
+
+    @property
+    def frozen_parameters(self) -> list[Tensor]:
+        """The parameters that must not move: from the second task on, those that `norm`, `bias` and `unsupported` freeze."""
+        return self._constraint.frozen_parameters
+
+    @torch.no_grad()
+    def project(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """Projects gradients (parameter → gradient) in place, sets those of frozen parameters to 0, and returns the dict."""
+        self._constraint.stepped.update(gradients)
+        if self._constraint.anchors:
+            for weight in self._weights:
+                if weight.rank and weight not in self._through_inputs:
+                    weight.project_among(gradients)
+            gradients.update({p: torch.zeros_like(p) for p in self.frozen_parameters if p in gradients})
+        return gradients
+
+    @contextmanager
+    def through_inputs(self, rows: int) -> Iterator[None]:
+        """Projects through the layers' inputs where that is cheaper for batches of `rows` rows: δᵀ·(X·P) = (δᵀ·X)·P.
+
+        Run a forward pass, its backward pass and `project` inside the block; `project` then skips those layers.
+        """
+        chosen: dict[ProtectedWeight, Any] = {}
+        for weight in self._weights:
+            layer, *others = (site.module for site in weight.sites)
+            plain = type(layer) is nn.Linear and layer.bias is None and "forward" not in vars(layer)
+            if plain and not others and weight.rank and rows < weight.view.outputs:
+                chosen[weight] = layer
+        self._through_inputs = set(chosen)
+        try:
+            for weight, layer in chosen.items():
+                projection = weight.projection(weight.view.weight, rows=rows)
+                layer.forward = lambda x, w=layer.weight, p=projection: _ProjectedLinear.apply(x, w, p)  # type: ignore
+            yield
+        finally:
+            self._through_inputs = set()
+            for layer in chosen.values():
+                vars(layer).pop("forward", None)
+
+    def layer_projections(self) -> dict[str, Tensor]:
+        """Returns layer → I − M·Mᵀ, for every ungrouped layer with a rank above 0. A step multiplies gradients by it."""
+        projections = {}
+        for weight in self._weights:
+            if weight.rank and weight.view.groups == 1:
+                dtype, device = weight.view.weight.dtype, weight.view.weight.device
+                projections[weight.name] = Projection(weight.subspaces, 1, dtype, device, form="dense").right[0]
+        return projections
+
+
+class _ProjectedLinear(torch.autograd.Function):
+    """x·Wᵀ, with a backward pass that projects the gradient of W."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, projection: Projection) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.projection = projection
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (delta,), (x, weight) = gradients, ctx.saved_tensors
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        rows = x.flatten(end_dim=-2)[None]
+        gradient = delta.flatten(end_dim=-2).mT @ ctx.projection.remove(rows)[0] if needs_weight else None
+        return delta @ weight if needs_x else None, gradient, None

@@ -1,0 +1,98 @@
+"""The part of a memory that a training loop calls: around each step of an optimizer, or of the loop's own."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from .attachment import Attachment, hooked_optimizers
+from .audit.preconditions import check_model
+from .audit.state import Buffers
+from .constraint import Constraint
+from .discovery import Protection, clean, unwrap
+
+AnyOptimizer = TypeVar("AnyOptimizer")
+
+
+class Loop:
+    """The methods of GPM that keep W·M = W₀·M while a task is trained."""
+
+    _protection: Protection
+    _constraint: Constraint
+    _buffers: Buffers
+    _attached: list[Attachment]
+
+    def attach(self, optimizer: AnyOptimizer) -> AnyOptimizer:
+        """Makes every step of an optimizer keep W·M = W₀·M (line 9), and returns it. Attaching it again changes nothing.
+
+        The memory does not keep the optimizer alive. Wrappers that hold another optimizer as `optimizer` or
+        `base_optimizer` (accelerate, sharpness-aware minimisation) are looked through.
+
+        Raises:
+            TypeError: If it is no optimizer.
+            ValueError: If it trains another model, or a selected parameter that is not protected, or if it is attached to
+                another memory.
+        """
+        check_model(self._protection)
+        self._attached = [attachment for attachment in self._attached if attachment.optimizer is not None]
+        for found in hooked_optimizers(optimizer):
+            if not any(attachment.optimizer is found for attachment in self._attached):
+                self._attached.append(Attachment(found, self))
+        if self._constraint.anchors:
+            self._buffers.hold()
+        return optimizer
+
+    def detach(self, optimizer: Any = None) -> None:
+        """Undoes `attach` for one optimizer, or for all. After the last one, normalisation layers train again."""
+        chosen = None if optimizer is None else hooked_optimizers(optimizer)
+        for attachment in self._attached[:]:
+            if chosen is None or any(attachment.optimizer is found for found in chosen):
+                attachment.remove()
+                self._attached.remove(attachment)
+        if not self._attached:
+            self._buffers.release()
+
+    def project(self) -> None:
+        """Removes the remembered directions from every `.grad` (Eq. 6–7), for a hand-written step; exact for plain SGD."""
+        self._constraint.project()
+
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+        *,
+        parameters: Iterable[Tensor] | None = None,
+    ) -> Tensor:
+        """Projects every `.grad`, then clips their norm. Clipping first would leave little of what a new task may learn.
+
+        Args:
+            max_norm: The largest norm to accept; this and the next ones are as in `torch.nn.utils.clip_grad_norm_`.
+            norm_type: The type of the norm.
+            error_if_nonfinite: Whether a norm that is not finite is an error.
+            foreach: Whether to use torch's faster implementation; by default where it exists.
+            parameters: The parameters to clip; all those of the model by default.
+
+        Returns:
+            The norm of the projected gradients before they were clipped.
+        """
+        self.project()
+        chosen = self._protection.model.parameters() if parameters is None else parameters
+        return nn.utils.clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite, foreach)
+
+    def restore(self, model: nn.Module | None = None) -> None:
+        """Puts every protected weight back to W·M = W₀·M, after a hand-written step that is not plain SGD.
+
+        Args:
+            model: A copy of the model to restore instead, such as an average of its weights (EMA, SWA).
+        """
+        if model is None:
+            return self._constraint.restore()
+        theirs = {clean(name): parameter for name, parameter in unwrap(model).named_parameters()}
+        ours = {parameter: name for name, parameter in self._protection.named_parameters().items()}
+        needed = {parameter: ours[parameter] for parameter in self._protection.parameters}
+        for parameter, name in needed.items():
+            if name not in theirs or theirs[name].shape != parameter.shape:
+                raise ValueError(f"restore takes a copy of the memory's model, and {name!r} is not in this one alike.")
+        self._constraint.restore({parameter: theirs[name].detach() for parameter, name in needed.items()})
