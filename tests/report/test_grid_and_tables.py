@@ -14,7 +14,7 @@ from remnant.experiments.paper import save_timings
 from remnant.experiments.settings import resolve
 from remnant.report.content import Content, make_content
 from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, cell_text, to_csv
-from remnant.report.page import to_latex, to_markdown
+from remnant.report.page import render
 from remnant.report.tables import PAPER_RANKS
 
 
@@ -115,7 +115,7 @@ ODD = Grid(
 
 
 def test_names_are_text_in_markdown() -> None:
-    lines = to_markdown(ODD).splitlines()
+    lines = render("table.md.jinja", grid=ODD).splitlines()
     assert len(lines) == 3
     assert "<" not in lines[2]
     assert lines[2].replace(r"\|", "").count("|") == 3
@@ -133,11 +133,8 @@ def test_a_name_is_no_formula_in_a_spreadsheet() -> None:
 
 
 def test_names_are_text_in_latex() -> None:
-    text = to_latex(
-        Grid(
-            "odd", "Odd\nnews", (Column("a_b", text=True),), ((r"50 % \of {#} $x$ & ~^",), (Number(Spread(-1.0, 0.5)),))
-        )
-    )
+    cells = ((r"50 % \of {#} $x$ & ~^",), (Number(Spread(-1.0, 0.5)),))
+    text = render("table.tex.jinja", grid=Grid("odd", "Odd\nnews", (Column("a_b", text=True),), cells))
     assert r"50 \% \textbackslash{}of \{\#\} \$x\$ \& \textasciitilde{}\textasciicircum{} \\" in text
     assert r"$-1.00 \pm 0.50$ \\" in text
     assert text.splitlines()[0] == "% Odd news"

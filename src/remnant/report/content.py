@@ -1,14 +1,13 @@
 """Everything a report says, collected before anything is written."""
 
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from .cards import Card, make_card
 from .figures import Drawing, make_sections, variant_drawings
 from .grid import Grid
-from .names import expected_methods, in_order, run_command, title_of
+from .names import expected_methods, run_command, title_of
 from .records import read_runs
 from .tables import all_grids
 from .variants import Collection, Variant, collect
@@ -28,16 +27,6 @@ class Content(NamedTuple):
         """Every figure once, by name."""
         groups = [*self.sections.values(), *(drawings for variants in self.details for _, drawings in variants)]
         return {drawing.name: drawing for drawings in groups for drawing in drawings}
-
-    @property
-    def benchmarks(self) -> list[str]:
-        """The columns of the matrix: all benchmarks that were run or that the paper's tables have."""
-        return in_order("benchmarks", [*expected_methods(), *self.collection.benchmarks])
-
-    @property
-    def methods(self) -> list[str]:
-        """The rows of the matrix: all methods that were run or that the paper's tables have."""
-        return in_order("methods", [*chain(*expected_methods().values()), *self.collection.methods])
 
     @property
     def missing(self) -> list[str]:

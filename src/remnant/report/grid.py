@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from dataclasses import dataclass, replace
-from html import escape
+from itertools import groupby
 
 from remnant.evaluation import Spread
 
@@ -69,6 +68,14 @@ class Grid:
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
         return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """The headings above headings, and how many columns each spans; empty if there are none."""
+        # Columns without a group stay apart, so that each has its own empty cell.
+        keys = ((column.group, 0 if column.group else number) for number, column in enumerate(self.columns))
+        groups = [(group, len(list(columns))) for (group, _), columns in groupby(keys)]
+        return groups if any(group for group, _ in groups) else []
+
     def is_missing(self, row: tuple[Cell, ...]) -> bool:
         """Whether a row holds nothing of ours: neither a run nor a time."""
         ours = [cell for column, cell in zip(self.columns, row, strict=True) if column.heading == "ours"]
@@ -106,26 +113,3 @@ def to_csv(grid: Grid) -> str:
 def _not_a_formula(text: str) -> str:
     """Quotes names that a spreadsheet would run as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
-
-
-def escape_markdown(text: str) -> str:
-    """Removes line breaks, and escapes Markdown, HTML and column separators."""
-    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", escape(" ".join(text.split()), quote=False))
-
-
-LATEX: dict[str, str | int | None] = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "–": "--",
-    "±": r"$\pm$",
-}
-LATEX |= {"−": "$-$", "ε": r"$\varepsilon$", "<": r"\textless{}", ">": r"\textgreater{}"}
-LATEX |= {character: f"\\{character}" for character in "{}&%$#_"}
-
-
-def latex_cell(cell: Cell) -> str:
-    """The cell or heading as LaTeX. Text is escaped."""
-    if isinstance(cell, str):
-        return " ".join(cell.split()).translate(str.maketrans(LATEX))
-    return "$" + r" \pm ".join(filter(None, cell.plain)) + "$"

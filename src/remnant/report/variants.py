@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from remnant.data import BUILT_IN
 from remnant.errors import UserError
-from remnant.evaluation import NO_VALUE, Spread
+from remnant.evaluation import Spread
 from remnant.experiments.settings import Settings, resolve
 from remnant.memory import GPM
 from remnant.models import build
@@ -141,15 +141,6 @@ class Variant:
         return " ".join([*words, f"--seeds {','.join(seeds)}{comma}"])
 
     @property
-    def environments(self) -> dict[tuple[tuple[str, str], ...], list[int]]:
-        """The seeds that ran in each environment."""
-        groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
-        for run in self.all_runs:
-            entries = ((key, NO_VALUE if value is None else str(value)) for key, value in run.environment.items())
-            groups.setdefault(tuple(entries), []).append(run.seed)
-        return groups
-
-    @property
     def devices(self) -> list[str]:
         return sorted({str(run.environment.get("device", "unknown")) for run in self.runs})
 
@@ -212,11 +203,10 @@ def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
         return None
     own = dict(flatten(settings))
     changed = [f"{key}={value}" for key, value in own.items() if recipe.get(key) != value]
-    section = {key: key.partition(".")[0] for key in (*recipe, *own)}
-    present, shared = {section[key] for key in own}, {section[key] for key in own if key in recipe}
-    gone = [key for key in recipe if key not in own]
-    removed = {key if section[key] in shared else section[key] for key in gone}
-    removed -= present - shared  # a threshold in another form replaces the recipe's as a whole
+    present, shared = {_section(key) for key in own}, {_section(key) for key in own.keys() & recipe.keys()}
+    removed = {key if _section(key) in present else _section(key) for key in recipe.keys() - own.keys()}
+    if "threshold" in present - shared:  # one in another form replaces the recipe's as a whole
+        removed = {key for key in removed if _section(key) != "threshold"}
     return (*[f"{protocol} protocol"] * (protocol != "paper"), *changed, *(f"no {key}" for key in sorted(removed)))
 
 
@@ -227,3 +217,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from flatten(value, "" if (prefix, key) == ("", "options") else f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _section(key: str) -> str:
+    return key.partition(".")[0]

@@ -16,6 +16,7 @@ from ..variants import Collection, Variant
 from .drawing import FAINT, INK, REFERENCE, Drawing, canvas, finish, look
 
 PAPER_MEMORY: dict[str, float] = read_toml("paper.toml")["memory"]
+TIMED_ALIKE, TIMED_IN_RUNS = TEXTS["times"]["alike"], TEXTS["times"]["in_runs"]
 LARGEST_RATIO = 30.0  # of two bars on a linear axis; beyond it, the axis is logarithmic
 
 
@@ -120,7 +121,7 @@ def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
         if has_recipe(benchmark, method) and timings[method].digest == resolve(benchmark, method).digest
     ]
     if len(rows) > 1:
-        return [_epoch_times(benchmark, device, rows, TEXTS["times"]["alike"])]
+        return [_epoch_times(benchmark, device, rows, TIMED_ALIKE)]
     mains = collection.mains(benchmark)
     by_device: dict[str, list[dict[str, Any]]] = {}
     for variant in mains.values():
@@ -128,12 +129,13 @@ def epoch_times(collection: Collection, benchmark: str) -> list[Drawing]:
         if seconds and len(variant.devices) == 1:
             row = {**_entry(variant, deviates=False), "seconds": seconds}
             by_device.setdefault(variant.devices[0], []).append(row)
-    drawings = []
-    for device, rows in sorted(by_device.items()):
-        if len(rows) > 1:
-            remark = f"{_footnote(mains[row['method']] for row in rows)} {TEXTS['times']['in_runs']}".strip()
-            drawings.append(_epoch_times(benchmark, device, rows, remark))
-    return drawings
+    return [
+        _epoch_times(
+            benchmark, device, rows, f"{_footnote(mains[row['method']] for row in rows)} {TIMED_IN_RUNS}".strip()
+        )
+        for device, rows in sorted(by_device.items())
+        if len(rows) > 1
+    ]
 
 
 def _epoch_seconds(run: RunRecord) -> float | None:

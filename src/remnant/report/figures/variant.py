@@ -21,9 +21,9 @@ MOST_LAYERS = 8  # that lines can show; with more layers, a band shows all, and 
 
 def variant_drawings(collection: Collection, variant: Variant) -> list[Drawing]:
     """All figures of one set of settings."""
-    found = [heat_map(variant, collection), sequence_curve(variant), rank_growth(variant)]
-    found += [metric_curve(variant, "loss", "Training loss", 1.0)]
-    found += [metric_curve(variant, "valid_accuracy", "Validation accuracy, %", 100.0)]
+    loss = metric_curve(variant, "loss", "Training loss", 1.0)
+    accuracy = metric_curve(variant, "valid_accuracy", "Validation accuracy, %", 100.0)
+    found = heat_map(variant, collection), sequence_curve(variant), rank_growth(variant), loss, accuracy
     return [drawing for drawing in found if drawing is not None]
 
 
