@@ -40,8 +40,7 @@ BUILT_IN = {
 }
 
 BENCHMARKS: Registry[Stream | StreamFunction] = Registry("stream", "remnant.streams")
-for _name, _stream in BUILT_IN.items():
-    BENCHMARKS[_name] = _stream.function
+BENCHMARKS.update({name: stream.function for name, stream in BUILT_IN.items()})
 
 
 def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options: Any) -> Stream:

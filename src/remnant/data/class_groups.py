@@ -97,11 +97,7 @@ def mnist_incremental(seed: int, *, class_order: ClassOrder = "natural", valid: 
 
 
 def cifar100_superclass(
-    seed: int,
-    *,
-    layout: Literal["planar", "as-published"] = "planar",
-    order: SuperclassOrder = 0,
-    valid: Share = 0.05,
+    seed: int, *, layout: Literal["planar", "as-published"] = "planar", order: SuperclassOrder = 0, valid: Share = 0.05
 ) -> Stream:
     """CIFAR-100's 20 superclasses, one task of 5 classes each, in one of five published orders."""
     dataset, transform = load_dataset("cifar100"), _scrambled if layout == "as-published" else normalise

@@ -46,9 +46,6 @@ class ReluDropout(nn.Module):
         x = F.dropout(F.relu(x), self.rate, self.training)
         return F.max_pool2d(x, 2) if self.pool else x
 
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}" + (", pool=True" if self.pool else "")
-
 
 def image_channels(network: Network) -> int:
     """The channels of the network's input, which must be an image."""
