@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
+from math import inf, nextafter
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from .errors import UserError, did_you_mean
@@ -119,13 +120,13 @@ def whole(low: int = 0, high: int = 1_000_000) -> Kind:
 
 def number(low: float, high: float, *, above: bool = False, below: bool = False) -> Kind:
     """A number from `low` to `high`; `above` and `below` exclude the bounds themselves."""
-
-    def accepts(value: Any) -> bool:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and low <= value <= high and not (above and value == low) and not (below and value == high)
-
+    least, most = nextafter(low, inf) if above else low, nextafter(high, -inf) if below else high
     start = f"above {low:g} and up to" if above else f"from {low:g} to"
-    return Kind(f"a number {start} {'under ' if below else ''}{high:g}", accepts, lambda value, label: float(value))
+    return Kind(
+        f"a number {start} {'under ' if below else ''}{high:g}",
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most,
+        lambda value, label: float(value),
+    )
 
 
 def choice(options: Sequence[str]) -> Kind:
@@ -169,11 +170,6 @@ def threshold() -> Kind:
     parts = {"value": energy, "start": energy, "step": number(0, 1, below=True), "layers": per_layer(energy)}
     tables = ({"value"}, {"start"}, {"start", "step"}, {"layers"})
 
-    def accepts(value: Any) -> bool:
-        if not isinstance(value, Mapping):
-            return energy.accepts(value)
-        return value.keys() in tables and value.get("layers") != {}
-
     def convert(value: Any, label: str) -> dict[str, Any]:
         table = value if isinstance(value, Mapping) else {"value": value}
         found = {name: parts[name].read(part, f"{label}.{name}") for name, part in table.items()}
@@ -181,7 +177,16 @@ def threshold() -> Kind:
 
     words = "a number above 0 and up to 1, {start = …, step = …} to raise it with every task, "
     words += 'or {layers = {"hidden.0" = …, "*" = …}}'
-    return Kind(words, accepts, convert, forms=(("value",), ("start", "step"), ("layers.*",)))
+    return Kind(
+        words,
+        lambda value: (
+            value.keys() in tables and value.get("layers") != {}
+            if isinstance(value, Mapping)
+            else energy.accepts(value)
+        ),
+        convert,
+        forms=(("value",), ("start", "step"), ("layers.*",)),
+    )
 
 
 def or_none(kind: Kind) -> Kind:

@@ -51,15 +51,21 @@ def test_the_settings_of_a_method_from_a_file(tmp_path: Path) -> None:
         "    def __init__(self, network, *, strength: float = 0.3, **options):\n"
         "        super().__init__(network, **options)\n"
     )
-    lines = {line.split()[0]: line for line in listed("settings", f"{tmp_path / 'own.py'}:Own").splitlines()}
+    lines = {line.split()[0]: line for line in listed("settings", f"{tmp_path / 'own.py'}:Own").splitlines() if line}
     assert "0.3" in lines["strength"]
     assert "default.toml" in lines["training.epochs"]
     assert "optimizer.weight_decay" in lines
 
 
 def test_a_setting_without_a_value_is_called_none() -> None:
-    lines = {line.split()[0]: line for line in listed("settings", "gpm").splitlines()}
+    lines = {line.split()[0]: line for line in listed("settings", "gpm").splitlines() if line}
     assert lines["training.patience"].split()[1] == "none"
+
+
+def test_the_settings_are_explained() -> None:
+    text = listed("settings", "ewc")
+    assert "λ is the `strength`" in text
+    assert "divide the rate by `factor`" in text
 
 
 @pytest.mark.parametrize("method", METHODS)

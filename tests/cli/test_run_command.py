@@ -65,6 +65,13 @@ def test_run_shows_progress_and_prints_the_matrix(folder: Path) -> None:
     assert remnant("run", "permuted-digits", "gpm", *FEW, "--quiet").stderr == ""
 
 
+def test_another_optimizer_with_the_recipes_lr_is_noted() -> None:
+    note = "adamw runs with lr=0.05, chosen for plain SGD. Set another with --set lr=…"
+    adamw = ("run", "permuted-digits", "finetune", *FEW, "--set", "optimizer=adamw")
+    assert note in remnant(*adamw).stderr
+    assert "Note" not in remnant(*adamw, "--set", "lr=0.001").stderr
+
+
 def test_quiet_prints_the_result_alone() -> None:
     result = remnant("run", "permuted-digits", "finetune", *FEW, "--quiet")
     assert result.stderr == ""

@@ -1,11 +1,14 @@
 """`remnant list`: tables of methods, benchmarks, models and settings."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from remnant.errors import UserError
+
+from .app import print_text
 
 listing = typer.Typer(help="List methods, benchmarks, models and settings.", no_args_is_help=True)
 
@@ -55,14 +58,18 @@ def list_settings(
     method: Annotated[str, typer.Argument(help="A method (remnant list methods), or path/to/file.py:Name.")],
     benchmark: Annotated[str | None, typer.Option(help="Show its values. Default: those for your own data.")] = None,
 ) -> None:
-    """List every setting that --set can change.
+    """List every setting that --set can change, and what the method and its training do with them.
 
     Example: remnant list settings gpm --benchmark split-cifar100
     """
     from remnant.experiments.settings import describe
+    from remnant.methods import METHODS
+    from remnant.training import Schedule
 
     rows = describe(benchmark, method)
     _print([{"--set": row.key, "value": row.value, "allowed": row.allowed, "from": row.source} for row in rows])
+    for name, owner in ((method, METHODS[method]), ("training", Schedule)):
+        print_text(f"\n{name}: {inspect.getdoc(owner) or ''}")
 
 
 def _summary(registry: Mapping[str, Any], name: str) -> str:

@@ -79,12 +79,14 @@ def show_progress(console: Console, *, quiet: bool, title: str, tensorboard: Pat
             print_line(progress.seed, progress.note)
         if not progress.tasks:  # only a note
             return
-        seeds[progress.seed].update(progress)
         if log:
             log(progress)
+        if quiet:
+            return
+        seeds[progress.seed].update(progress)
         if live:
             live.update(_table(title, seeds))
-        elif not quiet and (progress.row or progress.finished):
+        elif progress.row or progress.finished:
             print_line(progress.seed, seeds[progress.seed].line())
 
     with live or nullcontext():

@@ -63,10 +63,6 @@ class Plan:
     checkpoint_seconds: float = 60.0
     drift: bool = False
 
-    def __post_init__(self) -> None:
-        if self.steps not in STEP_KINDS:
-            raise RunError(f"--steps {self.steps}: there is no such way to take steps. Use {', '.join(STEP_KINDS)}.")
-
     @property
     def execution(self) -> dict[str, Any]:
         """What resuming needs beside the settings, to continue in the same way."""
@@ -129,6 +125,8 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
         RunError: if a run cannot start or continue. Folders that the call made in vain are removed.
     """
     watch = watch or (lambda progress: None)
+    if plan.steps not in STEP_KINDS:
+        raise RunError(f"--steps {plan.steps}: there is no such way to take steps. Use {', '.join(STEP_KINDS)}.")
     device = pick_device(plan.device)
     prepare_torch(device, deterministic=plan.deterministic, tf32=plan.tf32)
     folders: list[RunFolder] = []

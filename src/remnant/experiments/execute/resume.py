@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from remnant.errors import RunError, UserError
-from remnant.files import damaged
+from remnant.errors import RunError
 
 from ..runs import RunFolder, readable_runs
 from ..settings import Settings
@@ -42,12 +41,10 @@ def _settings(folder: RunFolder) -> Settings:
     """The run's settings. Edited ones are refused: they describe another run, which has another folder."""
     try:
         settings = Settings.from_dict(folder.settings)
-        digest = settings.digest
-    except UserError as error:
+        edited = settings.digest != folder.digest
+    except ValueError as error:  # another release's settings, or a NaN
         raise RunError(f"{folder.path}/settings.json: {error}") from error
-    except (ValueError, TypeError, AttributeError) as error:  # a number where there should be a table
-        raise damaged(folder.path / "settings.json", error) from error
-    if digest != folder.digest:
+    if edited:
         raise RunError(
             f"The settings in {folder.path} are not those the run began with (were they edited?). Restore them, "
             "or start a run with the new ones: remnant run … --set …"

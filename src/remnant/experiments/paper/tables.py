@@ -9,7 +9,7 @@ from typing import Any
 
 from remnant.errors import did_you_mean
 from remnant.evaluation import Spread
-from remnant.options import OptionError, checked
+from remnant.options import OptionError
 
 from ..runs import RunResult
 from ..settings import PaperResult, Settings, recipe, resolve
@@ -79,7 +79,7 @@ def load_table(name: str) -> Table:
     if name not in TABLES:
         raise OptionError(f"No table called '{name}'. {did_you_mean(name, [*TABLES, ALL])}")
     content = TABLES[name]
-    rows = [row for group in content["rows"] for row in _rows(name, group)]
+    rows = [row for group in content["rows"] for row in _rows(group)]
     return Table(name, content["title"], tuple(content["columns"]), tuple(rows))
 
 
@@ -129,10 +129,9 @@ def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
     return lines
 
 
-def _rows(table: str, group: Mapping[str, Any]) -> list[Row]:
+def _rows(group: Mapping[str, Any]) -> list[Row]:
     benchmark, paper = group["benchmark"], recipe(group["benchmark"]).paper
     if "paper" in group:
-        where = f"tables.toml, {table}"
-        paper = {method: PaperResult(**checked(PaperResult, own, where)) for method, own in group["paper"].items()}
+        paper = {method: PaperResult(**numbers) for method, numbers in group["paper"].items()}
     overrides, variant = tuple(group.get("overrides", ())), group.get("variant", "")
     return [Row(benchmark, name, overrides, paper.get(name, PaperResult()), variant) for name in group["methods"]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from remnant.data import BENCHMARKS
 from remnant.errors import did_you_mean
-from remnant.options import OptionError, checked
+from remnant.options import OptionError
 from remnant.registry import is_file_reference
 
 FALLBACK = "default.toml"  # the recipe of streams that have none of their own
@@ -81,7 +81,7 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
             methods[method] |= changes
         for section, changes in sane.items():
             content[section] = content.get(section, {}) | changes
-    paper = {m: PaperResult(**checked(PaperResult, each, file)) for m, each in content.pop("paper", {}).items()}
+    paper = {m: PaperResult(**numbers) for m, numbers in content.pop("paper", {}).items()}
     differing = {
         method: {section: options.pop(section) for section in SECTIONS if section in options}
         for method, options in methods.items()
