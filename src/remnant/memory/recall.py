@@ -22,7 +22,8 @@ from .constraint import Constraint
 from .discovery import Protection, clean
 from .protected import ProtectedWeight
 from .record.consolidation import Grown, summed
-from .record.recorder import Forward, Grams, eager_eval, map_tensors, record_rows, stream, tensors_in
+from .record.batches import map_tensors, stream, tensors_in
+from .record.recorder import Forward, Grams, eager_eval, record_rows
 from .report import Truncation
 from .subspace import Subspace
 

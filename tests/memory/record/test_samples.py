@@ -10,7 +10,7 @@ import torch
 from small_net import Net, data
 
 from remnant import GPM
-from remnant.memory.record.recorder import sample
+from remnant.memory.record.batches import sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
 

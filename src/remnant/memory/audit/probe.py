@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import sqrt
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 
 from ..discovery import Protection, clean
 from ..projection import full_precision
-from ..protected import ProtectedWeight, Weights
+from ..protected import Bias, ProtectedWeight, Weights
+from ..record.batches import map_tensors, tensors_in
 from ..record.consolidation import summed
-from ..record.recorder import Forward, Sinks, eager_eval, map_tensors, record_rows, tensors_in
+from ..record.recorder import Forward, Sinks, eager_eval, record_rows
 
 EXAMPLES = 4  # few rows leave most directions free to change
 SIZE = 0.1  # the change, relative to each parameter's RMS
@@ -80,14 +82,15 @@ class Probe:
         unseen = {p: free[p].double().clone() for weight in weights for p in weight.parameters}
         for weight in weights:  # a weight that is seen from two sides must be invisible from both
             weight.change_among(unseen, partial(_outside_rows, weight, rows[weight]))
-        testable = [w for w in weights if any(unseen[p].norm() > NEGLIGIBLE * free[p].norm() for p in w.parameters)]
+        testable = [w for w in weights if any(_norm(unseen, p) > NEGLIGIBLE * _norm(free, p) for p in _parts(w))]
         untested = [weight for weight in weights if weight not in testable]
 
         def moved_by(changes: Mapping[Tensor, Tensor], some: Weights) -> float:
-            moving = {parameter for weight in some for parameter in weight.parameters}
-            with restored(moving):
-                for parameter in moving:
-                    parameter.detach().copy_(parameter.detach().double() + changes[parameter])
+            parts = {part for weight in some for part in _parts(weight)}
+            with restored({part.parameter for part in parts}):
+                for part in parts:
+                    value = part.part_of(part.parameter.detach())
+                    value.copy_(value.double() + part.part_of(changes[part.parameter]))
                 return change_of(before, self.outputs(batch))
 
         if before and (together := moved_by(unseen, testable)) <= self.rounding:
@@ -98,7 +101,8 @@ class Probe:
             return {}, []
         # Outputs that react strongly to any change of the weights also show more of the rounding.
         reaction = moved_by(free, testable)
-        size = _norm(free[p] for w in testable for p in w.parameters) / _norm(p for w in testable for p in w.parameters)
+        parts = [part for weight in testable for part in _parts(weight)]
+        size = _norm(free, *parts) / _norm({part.parameter: part.parameter for part in parts}, *parts)
         allowed = max(10 * noise, self.rounding * max(1.0, reaction, reaction / size))
         if together <= allowed:
             return {}, untested
@@ -133,8 +137,8 @@ class Probe:
             torch.manual_seed(0)  # the same random numbers every time
             record_rows(self._model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
         # A forward function may add a penalty on the weights: the model's own outputs count first.
-        numbers = (x.detach().double() for x in tensors_in(outputs or returned) if x.is_floating_point())
-        return [x for x in numbers if x.numel()]
+        numbers = (x.detach() for x in _all_tensors(outputs or returned, set()) if x.is_floating_point())
+        return [x.double() for x in numbers if x.numel()]
 
     @contextmanager
     def _outer_outputs(self) -> Iterator[list[Any]]:
@@ -146,7 +150,7 @@ class Probe:
             running.pop()
             if not running:
                 outputs.append(output)
-            kinds = {x.dtype for x in tensors_in(output) if x.is_floating_point()}
+            kinds = {x.dtype for x in _all_tensors(output, set()) if x.is_floating_point()}
             self._eps = max([self._eps, *(torch.finfo(kind).eps for kind in kinds)])
 
         with ExitStack() as stack:
@@ -155,6 +159,22 @@ class Probe:
                     stack.callback(module.register_forward_pre_hook(lambda called, _: running.append(called)).remove)
                     stack.callback(module.register_forward_hook(after, always_call=True).remove)
             yield outputs
+
+
+def _all_tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    """Every tensor that a model may return, also inside objects of the user's own."""
+    if isinstance(value, nn.Module | type | FunctionType | MethodType) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        yield value
+        return
+    slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(value, name))
+    parts = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name) for name in slots)]
+    if isinstance(value, Mapping | list | tuple | set):
+        parts = list(value.values() if isinstance(value, Mapping) else value)
+    for part in parts:
+        yield from _all_tensors(part, seen)
 
 
 def _append_copy(rows: list[Tensor], more: Tensor) -> None:
@@ -185,8 +205,14 @@ def _outside(matrix: Tensor, rows: Tensor, tolerance: float) -> Tensor:
     return matrix
 
 
-def _norm(tensors: Iterable[Tensor]) -> float:
-    return sqrt(max(sum(float(x.detach().double().square().sum()) for x in tensors), 1e-24))
+def _parts(weight: ProtectedWeight) -> list[Bias]:
+    """The weight and its biases, without the parts of a bias that belong to other weights."""
+    return [Bias(weight.view.weight, None), *weight.biases]
+
+
+def _norm(tensors: Mapping[Tensor, Tensor], *parts: Bias) -> float:
+    squares = (part.part_of(tensors[part.parameter].detach()).double().square().sum() for part in parts)
+    return sqrt(max(sum(map(float, squares)), 1e-24))
 
 
 def change_of(before: list[Tensor], after: list[Tensor]) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..discovery import Protection
 from ..record import recorder
+from ..record.batches import stream
 from ..record.consolidation import summed
 from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
@@ -126,7 +127,7 @@ class Verifier:
         checks = []
         for name, series in batches.items() if numbered else [("batches", batches)]:
             probe, moved, total, count = Probe(self._protection, forward), 0.0, 0.0, 0
-            for batch in recorder.stream(series):
+            for batch in stream(series):
                 now = probe.outputs(batch, sinks)
                 with self._anchored():
                     then = probe.outputs(batch)

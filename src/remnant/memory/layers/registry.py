@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from inspect import signature
 from math import prod
 from typing import Any
 
@@ -95,8 +94,8 @@ _rules: dict[type | str, Rule] = {}
 def register_layer(kind: type[nn.Module] | str, rule: Rule) -> None:
     """Adds a layer type to those that GPM can protect.
 
-    A subclass follows the rule of its nearest base, unless its `forward` takes other arguments. `consolidate` tests whether
-    the rule describes what the layer computes.
+    A subclass follows the rule of its nearest base. If it has a `forward` of its own, the rule gets what that passes to the
+    base's `forward`. `consolidate` tests whether the rule describes what the layer computes.
 
     Args:
         kind: The type, or its dotted name ("package.module.Class"), which need not be imported.
@@ -143,13 +142,21 @@ def views_of(layer: nn.Module) -> list[LayerView] | None:
 
 def rule_of(layer: nn.Module) -> Rule | None:
     """Returns the rule for a layer's type, or for its nearest base."""
-    for kind in type(layer).__mro__:
-        if rule := _rules.get(kind) or _rules.get(f"{kind.__module__}.{kind.__qualname__}"):
-            # A subclass's forward with other arguments has another idea of its input (OPT's position embeddings).
-            own = type(layer).forward
-            base = vars(kind).get("forward", own)
-            return rule if len(signature(own).parameters) == len(signature(base).parameters) else None
-    return None
+    kind = _described_type(layer)
+    return None if kind is None else _rules.get(kind) or _rules[f"{kind.__module__}.{kind.__qualname__}"]
+
+
+def _described_type(layer: nn.Module) -> type | None:
+    """The nearest base of a layer's type that has a rule."""
+    kinds = type(layer).__mro__
+    return next((k for k in kinds if k in _rules or f"{k.__module__}.{k.__qualname__}" in _rules), None)
+
+
+def described_forward(layer: nn.Module) -> type | None:
+    """Returns the class whose forward the layer's rule describes, if the layer has another forward of its own."""
+    kind = _described_type(layer) or nn.Module
+    owner = next(base for base in kind.__mro__ if "forward" in vars(base))
+    return owner if "forward" in vars(layer) or type(layer).forward is not vars(owner)["forward"] else None
 
 
 def is_norm(layer: nn.Module) -> bool:

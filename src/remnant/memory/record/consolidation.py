@@ -11,6 +11,7 @@ from ..discovery import Protection
 from ..protected import ProtectedWeight, Weights
 from ..subspace import Subspace
 from ..threshold import by_layer
+from . import batches as series
 from . import recorder
 from .recorder import ConsolidationError, Examples, Forward, Grams
 
@@ -27,10 +28,10 @@ def gather(
             raise ValueError(f"{option} is {value!r}: it must be a positive whole number, or None for all.")
     examples = by_layer(layer_samples, [weight.name for weight in protection.weights], "layer_samples")
     rank, ranks = world()
-    stream = recorder.stream(batches)
+    stream = series.stream(batches)
     if samples is not None:
         share = samples // ranks + (rank < samples % ranks)
-        stream = recorder.sample(stream, share, seed=task * ranks + rank)
+        stream = series.sample(stream, share, seed=task * ranks + rank)
     grams = recorder.empty_grams(protection.weights)
     sinks = {weight: grams[weight.name].add for weight in protection.weights}
     count = 0

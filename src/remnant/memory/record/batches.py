@@ -1,0 +1,108 @@
+"""Batches: any nest of tensors, a series of them, and a sample of their examples."""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import fields, is_dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def stream(batches: Any) -> Iterator[Any]:
+    """Yields the batches. A tensor or dict is one batch, anything else is a series of them."""
+    if isinstance(batches, tuple) and len({(x.dtype, x.ndim) for x in batches if isinstance(x, Tensor)}) > 1:
+        # Taken as two batches, the labels would be remembered as inputs.
+        raise TypeError("If this tuple is one batch (x, y), write [(x, y)]. All batches of a series must be alike.")
+    if isinstance(batches, Tensor | Mapping):
+        yield batches
+    elif isinstance(batches, Iterable):
+        yield from batches
+    else:
+        raise TypeError(f"consolidate takes a DataLoader or another series of batches, not {type(batches).__name__}.")
+
+
+def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Applies a function to every tensor of a nest of lists, tuples, dicts and dataclasses."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = (map_tensors(item, function) for item in value)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if is_dataclass(value) and not isinstance(value, type):
+        twin = copy(value)
+        for field in fields(value):
+            object.__setattr__(twin, field.name, map_tensors(getattr(value, field.name), function))
+        return twin
+    return value
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yields every tensor of such a nest, in the order of `map_tensors`."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from tensors_in([getattr(value, field.name) for field in fields(value)])
+
+
+def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
+    """Draws `count` examples evenly from the whole stream, and yields them in batches of the stream's own size."""
+    if not count:
+        return
+    keys = np.random.default_rng(seed)
+    # Each example gets a random key and the smallest keys win, so the draw does not depend on the batches.
+    chosen: list[tuple[float, int, Any]] = []  # a heap with the largest key first
+    most = seen = 0
+    for batch in batches:
+        size = _examples_in(batch)
+        most = max(most, size)
+        for index, key in enumerate(keys.random(size)):
+            entry = (-float(key), seen + index)
+            if len(chosen) < count:
+                heapq.heappush(chosen, (*entry, _example(batch, index)))
+            elif entry > chosen[0][:2]:
+                heapq.heapreplace(chosen, (*entry, _example(batch, index)))
+        seen += size
+    examples = [example for _, _, example in sorted(chosen, key=lambda entry: entry[1])]
+    for _, alike in groupby(examples, key=_shapes):  # batches that are padded to different lengths cannot be mixed
+        group = list(alike)
+        for start in range(0, len(group), most):
+            columns = zip(*(tensors_in(example) for example in group[start : start + most]), strict=True)
+            yield map_tensors(group[start], partial(_join_next, columns))
+
+
+def _example(batch: Any, index: int) -> Any:
+    """One example as tensors of length 1. A tensor without dimensions belongs to the whole batch."""
+    return map_tensors(
+        batch, lambda x: x[index : index + 1].clone() if x.ndim else x
+    )  # a view would keep the batch alive
+
+
+def _join_next(columns: Iterator[tuple[Tensor, ...]], _: Tensor) -> Tensor:
+    parts = next(columns)
+    return torch.cat(parts) if parts[0].ndim else parts[0]
+
+
+def _shapes(example: Any) -> Any:
+    return list(example) if isinstance(example, Mapping) else None, [x.shape for x in tensors_in(example)]
+
+
+def _examples_in(batch: Any) -> int:
+    lengths = {len(x) for x in tensors_in(batch) if x.ndim}
+    if len(lengths) == 1:
+        return lengths.pop()
+    if not lengths:
+        raise TypeError(f"samples= needs batches of tensors to draw from; a {type(batch).__name__} has none.")
+    raise TypeError(
+        f"samples= draws examples along the first dimension, and the tensors of this batch have {sorted(lengths)} entries "
+        "there. Put the examples first in every tensor, or leave samples= out and pass fewer batches."
+    )
