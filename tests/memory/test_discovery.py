@@ -79,6 +79,54 @@ def test_a_weight_normed_layer_is_refused_with_its_reason() -> None:
     }
 
 
+def test_all_parameters_without_a_rule_are_named_at_once() -> None:
+    model = nn.ModuleDict({"rnn": nn.LSTM(3, 3), "token": WithToken(), "norm": nn.PReLU(), "fc": nn.Linear(3, 3)})
+    with pytest.raises(UnsupportedError) as refused:
+        GPM(model)
+    message = str(refused.value)
+    uncovered = [*(f"rnn.{name}" for name, _ in model["rnn"].named_parameters()), "token.cls_token", "norm.weight"]
+    for name in uncovered:
+        assert repr(name) in message
+    assert "'fc." not in message
+    assert set(GPM(model, exclude=uncovered).subspaces) == {"token.out", "fc"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.Linear(3, 3, device="meta"), "meta"),
+        (nn.Linear(3, 3, dtype=torch.complex64), "complex"),
+        (nn.Linear(3, 0), "size zero"),
+    ],
+    ids=["meta", "complex", "zero"],
+)
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_weights_that_no_projection_fits_are_refused_at_once(layer: nn.Module, reason: str) -> None:
+    model = nn.ModuleDict({"good": nn.Linear(3, 3), "bad": layer})
+    with pytest.raises(UnsupportedError, match=rf"'bad\.weight' [^;]*{reason}.*'bad\.bias'"):
+        GPM(model)
+    assert set(GPM(model, exclude=["bad"]).subspaces) == {"good"}
+
+
+def test_sharded_weights_are_refused_at_once() -> None:
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        layer = nn.Linear(4, 4)
+        layer.weight = nn.Parameter(tensor.distribute_tensor(layer.weight.detach(), mesh, [tensor.Shard(0)]))
+        with pytest.raises(UnsupportedError, match=r"'weight' is sharded \(a DTensor\)"):
+            GPM(layer)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("wrong", [[1], "x", None, nn.Linear])
+def test_what_is_no_model_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match=r"GPM takes a model.*no torch\.nn\.Module"):
+        GPM(wrong)  # type: ignore[arg-type]
+
+
 def test_a_lazy_layer_is_refused_until_it_has_a_shape() -> None:
     model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
     with pytest.raises(UnsupportedError, match=r"'0\.weight'.*lazy.*one batch"):

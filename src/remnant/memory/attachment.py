@@ -12,7 +12,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .bundle import bundles_of
 from .constraint import Constraint
-from .projection import full_precision
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -50,29 +49,25 @@ class Share:
         if self._unstepped:
             self._constraint.stepped.update(p for p in self._unstepped if p.grad is not None)
             self._unstepped = [p for p in self._unstepped if p.grad is None]
-        if self._held:
-            with full_precision(self._held[0].view.weight.device):
-                for bundle in self._bundles:
-                    bundle.project()
-                for weight in self._alone:
-                    weight.project_gradient()
+        for bundle in self._bundles:
+            bundle.project()
+        for weight in self._alone:
+            weight.project_gradient()
         if frozen := [p.grad for p in self.frozen if p.grad is not None]:
             torch._foreach_zero_(frozen)
 
     @torch.no_grad()
     def restore(self, *, along_gradient: bool, only_rows: bool) -> None:
         """Puts the weights back to W·M = W₀·M, where the step was not `along_gradient`, or `only_rows` of a table."""
-        if self._held:
-            with full_precision(self._held[0].view.weight.device):
-                for bundle in self._bundles:
-                    if not (along_gradient and bundle.projected and self._parameters.issuperset(bundle.parameters)):
-                        bundle.restore()
-                for weight in self._alone:
-                    grad = weight.view.weight.grad
-                    if only_rows and weight.view.one_hot and grad is not None and grad.is_sparse:
-                        weight.restore_rows(self.anchors, grad._indices()[0])
-                    elif not (along_gradient and weight.moved_along_gradient(self._parameters)):
-                        weight.restore(self.anchors)
+        for bundle in self._bundles:
+            if not (along_gradient and bundle.projected and self._parameters.issuperset(bundle.parameters)):
+                bundle.restore()
+        for weight in self._alone:
+            grad = weight.view.weight.grad
+            if only_rows and weight.view.one_hot and grad is not None and grad.is_sparse:
+                weight.restore_rows(self.anchors, grad._indices()[0])
+            elif not (along_gradient and weight.moved_along_gradient(self._parameters)):
+                weight.restore(self.anchors)
         if self.frozen and not along_gradient:
             torch._foreach_copy_(self.frozen, [self.anchors[p] for p in self.frozen])
 

@@ -5,7 +5,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from .projection import Projection
+from .projection import Projection, full_precision
 from .protected import Anchors, ProtectedWeight, Weights
 
 SMALL = 2**17  # elements of a stack; for larger ones the arithmetic takes longer than Python
@@ -39,13 +39,15 @@ class Bundle:
             if not self.projected:
                 self._buffer.zero_()
             torch._foreach_copy_(slots, present)
-            self._projection.remove_(self._buffer)
+            with full_precision(self._buffer.device):
+                self._projection.remove_(self._buffer)
             torch._foreach_copy_(present, slots)
 
     def restore(self) -> None:
         """W ← W₀ + (W − W₀)·(I − M·Mᵀ)."""
         torch._foreach_copy_(self._slots, self.parameters)
-        self._hard.restore_(self._buffer, self._start)
+        with full_precision(self._buffer.device):
+            self._hard.restore_(self._buffer, self._start)
         torch._foreach_copy_(self.parameters, self._slots)
 
 

@@ -1,7 +1,7 @@
 """Reads a model: which weights can be protected, which parameters must be frozen, which parameters no rule covers."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from itertools import accumulate
 
@@ -17,6 +17,15 @@ from .protected import Bias, ProtectedWeight, Site
 from .threshold import check_matches
 
 ROOT = "model"  # the name of a model that is itself a layer
+UNUSABLE: dict[str, Callable[[Tensor], bool]] = {
+    "has no shape yet (a lazy layer): run one batch through the model": lambda p: isinstance(p, UninitializedParameter),
+    "is sharded (a DTensor): use DistributedDataParallel, which keeps weights whole": lambda p: hasattr(
+        p, "placements"
+    ),
+    "is on the meta device: load its values first": lambda p: p.is_meta,
+    "is complex, and products with complex rows are not supported: exclude it": lambda p: p.is_complex(),
+    "has size zero: exclude it, or leave the layer out": lambda p: not p.numel(),
+}
 NamedView = tuple[str, nn.Module, LayerView]
 
 
@@ -54,6 +63,8 @@ class Protection:
         unsupported: str = "free",
         ordered: bool = False,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"GPM takes a model, and {model!r} is no torch.nn.Module.")
         for option, patterns in (("protect", protect), ("exclude", exclude)):
             if isinstance(patterns, str):
                 raise TypeError(f'{option} takes a list of patterns: write {option}=["{patterns}"].')
@@ -94,8 +105,10 @@ class Protection:
         known = [*filter(None, self._modules), *(clean(name) for tensors in named for name, _ in tensors)]
         for pattern in [*(self.protect or []), *self.exclude]:
             check_matches(pattern, known, f"The pattern {pattern!r} matches nothing in the model.")
-        if lazy := [name for p, name in self._names.items() if isinstance(p, UninitializedParameter)]:
-            raise UnsupportedError(f"{lazy[0]!r} has no shape yet (a lazy layer). Run one batch through the model.")
+        chosen = {name: p for p, name in self._names.items() if p.requires_grad and self.selects(name)}
+        reasons = {name: next((why for why, is_so in UNUSABLE.items() if is_so(p)), "") for name, p in chosen.items()}
+        if unusable := [f"{name!r} {reason}" for name, reason in reasons.items() if reason]:
+            raise UnsupportedError(f"GPM cannot protect this model. {'; '.join(unusable)}.")
 
     def _find_views(self, norm: str) -> list[NamedView]:
         """Returns the selected views of all layers, and freezes or frees normalisation layers, which have none."""
@@ -165,26 +178,32 @@ class Protection:
     def _settle_others(self) -> None:
         """Freezes, frees or refuses the parameters that no rule covers, and frees those that are not selected."""
         settled = {*self.parameters, *self.free.values()}
+        uncovered: dict[str, list[str]] = {}
         for name, module in self._modules.items():
             for full, parameter in module.named_parameters(prefix=name, recurse=False, remove_duplicate=False):
                 if parameter not in settled and parameter.requires_grad and self.selects(full):
                     settled.add(parameter)
-                    if self.unsupported == "error":
-                        raise UnsupportedError(_why_unsupported(full, module))
+                    uncovered.setdefault(name, []).append(full)
                     (self.frozen if self.unsupported == "freeze" else self.free)[full] = parameter
+        if uncovered and self.unsupported == "error":
+            raise UnsupportedError(_why_unsupported({self._modules[name]: found for name, found in uncovered.items()}))
         self.free.update({name: p for p, name in self._names.items() if p not in settled and p.requires_grad})
 
 
-def _why_unsupported(name: str, module: nn.Module) -> str:
-    kind = type(module).__name__
-    reason, remedy = "no rule covers it", f"exclude it by name, or register_layer({kind}, rule)"
-    if rule_of(module) is not None:
-        remedy = "or exclude it by name"
-        reason = (
-            "the layer's weight is not a plain trainable parameter (it is parametrized, renormalised or fixed, or shared "
-            "by layers that see it in ways that exclude each other)"
-        )
+def _why_unsupported(uncovered: dict[nn.Module, list[str]]) -> str:
+    unlike = (
+        "the layer's weight is not a plain trainable parameter (it is parametrized, renormalised or fixed, or shared by "
+        "layers that see it in ways that exclude each other)"
+    )
+    found, kinds = [], []
+    for module, names in uncovered.items():
+        kinds += [type(module).__name__] if rule_of(module) is None else []
+        reason = "no rule covers it" if rule_of(module) is None else unlike
+        found.append(f"{', '.join(map(repr, names))} (in a {type(module).__name__}: {reason})")
+    every = ", ".join(f'"{name}"' for names in uncovered.values() for name in names)
+    rule = f" A rule protects them: register_layer({kinds[0]}, rule)." if kinds else ""
     return (
-        f"GPM cannot protect {name!r} (in a {kind}): {reason}, and left free it would forget. "
-        f'Pass unsupported="freeze" to hold it fixed after the first task, unsupported="free" to accept that, {remedy}.'
+        f"GPM cannot protect these parameters, and left free they would forget: {'; '.join(found)}. Pass "
+        'unsupported="freeze" to hold them fixed after the first task, unsupported="free" to accept that, or '
+        f"exclude=[{every}].{rule}"
     )

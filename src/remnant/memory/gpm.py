@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
-from . import state
+from . import copies, display, state
 from .attachment import Attachment
 from .audit import preconditions as checks
 from .audit.probe import Probe
@@ -93,6 +93,7 @@ class GPM(Loop):
             model, protect, exclude, bias=bias, norm=norm, unsupported=unsupported, ordered=recall
         )
         self._model = self._protection.model
+        self._threshold_given = threshold
         self._threshold = parsed.for_layers([weight.name for weight in self._protection.weights])
         self._rank_rule, self._unsupported = rank_rule, unsupported
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
@@ -109,6 +110,13 @@ class GPM(Loop):
 
     def __bool__(self) -> bool:
         return True  # `if memory:` asks whether there is a memory, not whether it has learnt a task yet
+
+    __repr__ = display.text
+    _repr_html_ = display.html
+    __getstate__ = copies.pack
+    __setstate__ = copies.unpack
+    if not TYPE_CHECKING:  # which would accept any name
+        __getattr__ = copies.unpack_late
 
     @property
     def subspaces(self) -> Mapping[str, Subspace | list[Subspace]]:

@@ -135,14 +135,16 @@ class _OneSwitch:
 # Newer torch has one switch per backend, and raises if they are mixed with the older function.
 _BACKENDS: Any = torch.backends
 _NEW = hasattr(_BACKENDS.cuda.matmul, "fp32_precision")
-SWITCHES: list[Any] = [_BACKENDS.cuda.matmul, _BACKENDS.mkldnn.matmul] if _NEW else [_OneSwitch()]
+CPU_SWITCHES: list[Any] = [_BACKENDS.mkldnn.matmul] if _NEW else [_OneSwitch()]
+SWITCHES: list[Any] = [_BACKENDS.cuda.matmul] if _NEW else [_OneSwitch()]
 SWITCHES += [_BACKENDS.cudnn.conv] if hasattr(_BACKENDS.cudnn, "conv") else []
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Turns off TF32 and bf16 products and convolutions, and autocast on this device, inside the block."""
-    before = [(switch, str(switch.fp32_precision)) for switch in SWITCHES]
+    switches = CPU_SWITCHES if device.type == "cpu" else SWITCHES
+    before = [(switch, str(switch.fp32_precision)) for switch in switches]
     reduced = [(switch, setting) for switch, setting in before if setting not in FULL]
     for switch, _ in reduced:
         switch.fp32_precision = "ieee"

@@ -111,7 +111,7 @@ class ProtectedWeight:
         """`restore` for an embedding of which a step moved only these rows."""
         weight, start = self.view.weight.detach(), anchors[self.view.weight]
         free = self.projection(weight, hard=True).right[rows, None] > 0
-        weight[rows] = torch.where(free, weight[rows], start[rows])
+        weight.index_copy_(0, rows, torch.where(free, weight[rows], start[rows]))
 
     def _start(self, anchors: Anchors, *, by_rows: bool = False) -> Tensor:
         return self._stack([anchors[p].to(p.device) for p in self.parameters], by_rows=by_rows)
