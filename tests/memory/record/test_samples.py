@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from small_net import Net, data
+from torch import nn
 
 from remnant import GPM
 from remnant.memory.record.batches import sample
@@ -95,3 +97,33 @@ def test_samples_must_be_a_positive_whole_number(memory: GPM, samples: Any) -> N
 def test_samples_need_tensors_to_draw_from(memory: GPM) -> None:
     with pytest.raises(TypeError, match="samples= needs batches of tensors"):
         memory.consolidate(["text"], samples=3)
+
+
+def test_a_tensor_without_dimensions_belongs_to_every_batch() -> None:
+    batches = [{"x": part, "scale": torch.tensor(2.0)} for part in torch.arange(20.0).split(6)]
+    drawn = list(sample(batches, 9, 0))
+    assert [batch["x"].shape for batch in drawn] == [(6,), (3,)]
+    assert all(batch["scale"].shape == () for batch in drawn)
+    model = nn.Linear(8, 3)
+    memory = GPM(model, threshold=0.9)
+    calls = {"x": data(), "scale": torch.tensor(2.0)}
+    memory.consolidate([calls], samples=5, layer_samples={"model": 4}, forward=lambda m, b: m(b["x"] * b["scale"]))
+    assert len(memory) == 1
+
+
+def test_samples_of_a_dataclass_of_tensors() -> None:
+    @dataclass
+    class Pair:
+        x: torch.Tensor
+        y: torch.Tensor
+
+    drawn = list(sample([Pair(part, part + 1) for part in torch.arange(20).split(6)], 9, 0))
+    assert all(torch.equal(batch.x + 1, batch.y) for batch in drawn)
+    assert sum(len(batch.x) for batch in drawn) == 9
+
+
+def test_batches_that_do_not_have_their_examples_first_are_refused_in_words(memory: GPM) -> None:
+    batch = {"x": torch.randn(5, 3, 8), "y": torch.zeros(3)}  # steps first, as many recurrent networks want
+    with pytest.raises(TypeError, match=r"\[3, 5\] entries there.*Put the examples first.*leave samples= out"):
+        memory.consolidate([batch], samples=2, forward=lambda m, b: m(b["x"].flatten(0, 1)))
+    memory.consolidate([batch], forward=lambda m, b: m(b["x"].flatten(0, 1)))
