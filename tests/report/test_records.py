@@ -87,6 +87,14 @@ def test_no_json_stops_a_report(tmp_path: Path, file: str) -> None:
             assert len(reading.runs) + len(reading.damaged) == 2
 
 
+@pytest.mark.parametrize("undefined", [None, float("nan")])
+def test_a_bwt_that_is_not_defined_may_be_null_or_nan(tmp_path: Path, undefined: float | None) -> None:
+    file = run(tmp_path, settings("pmnist", "multitask")) / "result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "bwt": undefined}))
+    (variant,) = collect(read(tmp_path)).variants
+    assert (variant.bwt.mean, variant.acc.n) == (None, 1)
+
+
 def test_an_incomplete_line_of_metrics_is_ignored(tmp_path: Path) -> None:
     folder = run(tmp_path, settings("pmnist", "gpm"), epochs=3)
     with (folder / "metrics.jsonl").open("a") as file:

@@ -82,10 +82,11 @@ def render_page(content: Content, svgs: Mapping[str, str]) -> str:
         return Markup(svg)
 
     # The matrix has all benchmarks and methods that were run or that the paper's tables have.
-    benchmarks = in_order("benchmarks", [*expected_methods(), *content.collection.benchmarks])
-    methods = in_order("methods", [*chain(*expected_methods().values()), *content.collection.methods])
-    values = {"content": content, "benchmarks": benchmarks, "methods": methods, "bounds": BOUNDS, "svg": inline}
-    page = render("index.html.jinja", **values, version=__version__)
+    expected, collection = expected_methods(), content.collection
+    benchmarks = in_order("benchmarks", [*expected, *collection.benchmarks])
+    methods = in_order("methods", [*chain(*expected.values()), *collection.methods])
+    values = {"benchmarks": benchmarks, "methods": methods, "expected": expected, "bounds": BOUNDS}
+    page = render("index.html.jinja", content=content, svg=inline, version=__version__, **values)
     return re.sub(r"\n\s*\n+", "\n", page)
 
 

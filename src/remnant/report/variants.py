@@ -111,10 +111,10 @@ class Variant:
             return {}
         single = stream.head == "single"
         try:
-            with torch.device("meta"):  # only shapes are needed, no weights
+            with torch.random.fork_rng(devices=[]):  # only shapes are needed: random weights leave no trace
                 classes = 2 if single else [2]
                 model = build(network.pop("name"), input_shape=stream.input_shape, classes=classes, **network)
-                memory = GPM(model, 0.5, exclude=[] if single else ["heads.*"])
+            memory = GPM(model, 0.5, exclude=[] if single else ["heads.*"])
         except (ValueError, TypeError):
             return {}
         return {layer.name: layer.capacity for layer in memory.report().layers}

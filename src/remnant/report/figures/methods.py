@@ -36,8 +36,12 @@ def _entry(variant: Variant, *, deviates: bool = True) -> dict[str, Any]:
 
 def _footnote(variants: Iterable[Variant]) -> str:
     """Explains the stars; empty if there are none."""
-    others = [f"{short_title(variant.method)}: {variant.label}" for variant in variants if not variant.as_in_recipe]
-    return f"* Not the recipe's settings. {'; '.join(others)}." if others else ""
+    others: dict[str, list[str]] = {}
+    for variant in variants:
+        if not variant.as_in_recipe:
+            others.setdefault(variant.label, []).append(short_title(variant.method))
+    words = "; ".join(f"{', '.join(methods)}: {label}" for label, methods in others.items())
+    return f"* Not the recipe's settings. {words}." if others else ""
 
 
 def first_task(collection: Collection, benchmark: str) -> Drawing | None:

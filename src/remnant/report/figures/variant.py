@@ -14,6 +14,8 @@ from ..names import benchmark_title, method_title
 from ..variants import Collection, Variant
 from .drawing import INK, REFERENCE, Drawing, canvas, finish, look
 
+Lines = Mapping[str, Sequence[tuple[float, float]]]  # points by label
+
 MOST_POINTS = 300  # of one line
 MOST_MARKERS = 25  # of one line
 MOST_LAYERS = 8  # that lines can show; with more layers, a band shows all, and lines the fullest and the emptiest
@@ -73,9 +75,9 @@ def sequence_curve(variant: Variant) -> Drawing | None:
     for run in variant.all_runs:
         averages = [(t + 1.0, 100 * average_accuracy(run.matrix, t)) for t in range(run.learned) if run.matrix]
         lines[f"seed {run.seed}" + ("" if run.result else ", unfinished")] = averages
-    names = f"sequence-{variant.slug}", "Mean accuracy on the tasks so far"
-    mean = f"Mean accuracy of {method_title(variant.method)} on the tasks of {benchmark_title(variant.benchmark)}"
-    return _curves(*names, f"{mean} learnt so far, after each", lines, ("tasks learnt", "ACC so far, %"), "{:.1f} %")
+    alt = f"Mean accuracy of {method_title(variant.method)} on the tasks of {benchmark_title(variant.benchmark)} learnt so far"
+    names = f"sequence-{variant.slug}", "Mean accuracy on the tasks so far", f"{alt}, after each"
+    return _curves(names, lines, {"x": "tasks learnt", "y": "ACC so far, %"}, "{:.1f} %")
 
 
 def metric_curve(variant: Variant, key: str, title: str, scale: float) -> Drawing | None:
@@ -84,18 +86,11 @@ def metric_curve(variant: Variant, key: str, title: str, scale: float) -> Drawin
     for run in variant.all_runs:
         values = [(epoch, line.get(key)) for epoch, line in enumerate(run.metrics, 1)]
         lines[f"seed {run.seed}"] = [(epoch, scale * v) for epoch, v in values if isinstance(v, int | float)]
-    names = f"{key.replace('_', '-')}-{variant.slug}", f"{title}, by epoch"
-    return _curves(*names, f"{title} over all epochs of all tasks", lines, ("epochs, over all tasks", title), "{:.3g}")
+    names = f"{key.replace('_', '-')}-{variant.slug}", f"{title}, by epoch", f"{title} over all epochs of all tasks"
+    return _curves(names, lines, {"x": "epochs, over all tasks", "y": title}, "{:.3g}")
 
 
-def _curves(
-    name: str,
-    title: str,
-    alt: str,
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    axes: tuple[str, str],
-    form: str,
-) -> Drawing | None:
+def _curves(names: tuple[str, str, str], lines: Lines, axes: dict[str, str], form: str) -> Drawing | None:
     """A figure of these lines, unless none of them has two points. `form` formats their ends for the description."""
     shown = []
     for label, points in lines.items():
@@ -105,8 +100,8 @@ def _curves(
     if not any(len(line["y"]) > 1 for line in shown):
         return None
     ends = ", ".join(f"{line['label']} {form.format(line['y'][-1][1])}" for line in shown)
-    data = {"lines": shown, "x": axes[0], "y": axes[1]}
-    return Drawing(name, title, f"{alt}; at the end {ends}.", data, draw_curves)
+    name, title, alt = names
+    return Drawing(name, title, f"{alt}; at the end {ends}.", {"lines": shown, **axes}, draw_curves)
 
 
 def draw_curves(data: Mapping[str, Any]) -> Figure:
