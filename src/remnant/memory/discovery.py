@@ -91,11 +91,6 @@ class Protection:
         )
         return (self.protect is None or chosen) and not excluded
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """All protected and frozen parameters."""
-        return [*(p for weight in self.weights for p in weight.parameters), *self.frozen.values()]
-
     def named_parameters(self) -> dict[str, Tensor]:
         """The model's parameters of today by name."""
         return {clean(name): parameter for name, parameter in self.model.named_parameters()}
@@ -177,7 +172,8 @@ class Protection:
 
     def _settle_others(self) -> None:
         """Freezes, frees or refuses the parameters that no rule covers, and frees those that are not selected."""
-        settled = {*self.parameters, *self.free.values()}
+        protected = [parameter for weight in self.weights for parameter in weight.parameters]
+        settled = {*protected, *self.frozen.values(), *self.free.values()}
         uncovered: dict[str, list[str]] = {}
         for name, module in self._modules.items():
             for full, parameter in module.named_parameters(prefix=name, recurse=False, remove_duplicate=False):
@@ -188,6 +184,7 @@ class Protection:
         if uncovered and self.unsupported == "error":
             raise UnsupportedError(_why_unsupported({self._modules[name]: found for name, found in uncovered.items()}))
         self.free.update({name: p for p, name in self._names.items() if p not in settled and p.requires_grad})
+        self.parameters = [*protected, *self.frozen.values()]
 
 
 def _why_unsupported(uncovered: dict[nn.Module, list[str]]) -> str:

@@ -104,7 +104,7 @@ class ProtectedWeight:
         stack = self._stack(tensors)
         projection = self.projection(stack, hard=True)
         with full_precision(stack.device):
-            start = self._start(anchors).to(stack)
+            start = self._stack(anchors).to(stack)
             self._write(tensors, projection.restore_(stack, start))
 
     def restore_rows(self, anchors: Anchors, rows: Tensor) -> None:
@@ -113,17 +113,14 @@ class ProtectedWeight:
         free = self.projection(weight, hard=True).right[rows, None] > 0
         weight.index_copy_(0, rows, torch.where(free, weight[rows], start[rows]))
 
-    def _start(self, anchors: Anchors, *, by_rows: bool = False) -> Tensor:
-        return self._stack([anchors[p].to(p.device) for p in self.parameters], by_rows=by_rows)
-
     def difference(self, anchors: Anchors) -> Tensor:
         """The stack of W − W₀, with its inputs in the order of the rows."""
-        return self._stack(self.parameters, by_rows=True) - self._start(anchors, by_rows=True)
+        return self._stack(self.parameters, by_rows=True) - self._stack(anchors, by_rows=True)
 
     def check(self, anchors: Anchors, gram: Tensor | None) -> LayerCheck:
         """Measures the leak ‖(W − W₀)·M‖ / ‖W − W₀‖, and with the Gram matrix of an old task's rows the drift."""
         now = self._stack(self.parameters)
-        change = now - self._start(anchors)
+        change = now - self._stack(anchors)
         if not (moved := float(change.norm())):
             return LayerCheck(self.name, 0.0, 0.0, None if gram is None else 0.0)
         with full_precision(change.device):
@@ -137,7 +134,7 @@ class ProtectedWeight:
     def _drift(self, anchors: Anchors, gram: Tensor) -> float:
         """‖ΔW·X‖ / ‖W₀·X‖ from the Gram matrix G alone: ‖ΔW·X‖² = tr(ΔW·G·ΔWᵀ)."""
         energies = []
-        for stack in (self.difference(anchors), self._start(anchors, by_rows=True)):
+        for stack in (self.difference(anchors), self._stack(anchors, by_rows=True)):
             x = stack.to(gram)
             energies.append(float(((x * gram if self.view.one_hot else x @ gram) * x).sum().clamp(min=0)))
         return (energies[0] / energies[1]) ** 0.5 if energies[1] else 0.0
@@ -166,8 +163,10 @@ class ProtectedWeight:
     def _channels_last(self) -> bool:
         return not self.biases and self.view.channels_last  # with biases, the stack is a copy in any case
 
-    def _stack(self, tensors: list[Tensor], *, by_rows: bool = False) -> Tensor:
+    def _stack(self, tensors: list[Tensor] | Anchors, *, by_rows: bool = False) -> Tensor:
         """The stack of such tensors, its inputs in the order of the weight's memory or of the rows; if possible a view."""
+        if isinstance(tensors, Mapping):
+            tensors = [tensors[p].to(p.device) for p in self.parameters]
         weight, *biases = (tensor.detach() for tensor in tensors)
         stack = self.view.matrix(weight, channels_last=self._channels_last and not by_rows)
         if biases:
