@@ -15,8 +15,8 @@ from remnant.data import Split
 from remnant.evaluation import backward_transfer
 from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
-from remnant.methods import ewc
 from remnant.methods.ewc import EWC, fisher_diagonal
+from remnant.methods.parts import per_example
 from remnant.models import Network, build
 from remnant.options import OptionError
 
@@ -58,7 +58,7 @@ def close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 def test_the_fisher_is_the_mean_over_examples_of_the_squared_gradient_of_log_p(
     kind: str, options: dict[str, Any], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ewc, "AT_ONCE", at_once)
+    monkeypatch.setattr(per_example, "AT_ONCE", at_once)
     net = network(kind, **options)
     split = data(net)
     parameters = {name: p for name, p in net.named_parameters() if not name.startswith("heads.")}
@@ -102,7 +102,7 @@ def test_a_norm_by_the_batch_lends_each_example_the_statistics_of_its_company(
 
 
 def test_a_companys_last_lone_example_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ewc, "NORM_BATCH", 13)
+    monkeypatch.setattr(per_example, "NORM_BATCH", 13)
     net = network("alexnet", norm="batch")
     found = fisher_diagonal(net, dict(net.named_parameters()), data(net), 0)
     assert all(f.isfinite().all() for f in found)
@@ -201,7 +201,7 @@ def test_the_stronger_the_penalty_the_nearer_the_weights_stay() -> None:
         method.start(1)
         for _ in range(20):
             method.step(split.x, split.y)
-        moved = zip(method.fisher, method.shared.values(), method.last, strict=True)
+        moved = zip(method.importance, method.shared.values(), method.last, strict=True)
         ways.append(sum(float((f * (p - old).square()).sum().detach()) for f, p, old in moved))
     assert ways[0] > 1.5 * ways[1] > 1.5 * 1.5 * ways[2] > 0
 
@@ -218,7 +218,7 @@ def test_no_penalty_is_so_strong_that_weights_overshoot() -> None:
             parameter += torch.randn_like(parameter)
     gradients = torch.autograd.grad(method.loss(split.x, split.y), list(method.shared.values()))
     method.step(split.x, split.y)
-    for p, f, old, g in zip(method.shared.values(), method.fisher, method.last, gradients, strict=True):
+    for p, f, old, g in zip(method.shared.values(), method.importance, method.last, gradients, strict=True):
         stiff = f > 1e-9
         assert stiff.any()
         assert torch.allclose(p[stiff], (old - 0.125 * g)[stiff])
@@ -263,7 +263,7 @@ def test_two_tasks_of_small_pictures_on_the_residual_network_of_five_datasets(tm
         assert F.cross_entropy(method.logits(split.x, task), y) < first - 0.2
         moved = any(not torch.equal(m.weight, b) for m, b in zip(norms, before, strict=True))
         assert moved == (task == 0)  # norms belong to the first task
-    assert all(f.isfinite().all() and f.max() > 0 for f in method.fisher)
+    assert all(f.isfinite().all() and f.max() > 0 for f in method.importance)
 
 
 @pytest.mark.parametrize(
