@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from test_optimizers import OPTIMIZERS
 from torch import Tensor, nn
 
-from remnant import GPM
+from remnant import GPM, LeakError
 
 ROUNDING = {torch.float32: 2e-4, torch.float64: 1e-11}
 
@@ -233,3 +233,17 @@ def test_recall_must_be_asked_for() -> None:
         GPM(nn.Linear(4, 2), norm="per-task")
     with pytest.raises(RuntimeError, match="recall=True"):
         memory.consolidate(torch.randn(8, 4), recall=True)
+
+
+def test_verify_proves_recall_on_any_batch_and_tells_when_it_is_broken() -> None:
+    model, memory, optimizer = learnt("norms per task", unsupported="free")
+    x, y = images(2)
+    train(model, optimizer, x, y, 1, steps=5)
+    elsewhere = [torch.randn(8, 2, 6, 6)]
+    result = memory.verify(elsewhere, forward=forward_of(0), recall=True)
+    assert {"task 0, recalled", "task 1, recalled"} <= {check.name for check in result.tasks}
+    assert "task 1, recalled weights" in str(memory.verify(forward=forward_of(0), recall=True))
+    with torch.no_grad():
+        model.fc.weight += 10 * torch.randn_like(model.fc.weight)
+    with pytest.raises(LeakError, match="Recalled tasks have moved"):  # the share of the change is accepted, its size not
+        memory.verify(elsewhere, tolerance=0.9, forward=forward_of(0), recall=True)

@@ -229,7 +229,9 @@ class GPM(Loop):
         truncations = tuple(self._recall.truncations) if self._recall else ()
         return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), nbytes, truncations)
 
-    def verify(self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None) -> Verification:
+    def verify(
+        self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None, recall: bool = False
+    ) -> Verification:
         """Measures how far W·M, other state and the model's outputs for old tasks have moved.
 
         Call it when a task is trained and before it is consolidated. It warns if old outputs moved by more than a tenth.
@@ -238,13 +240,17 @@ class GPM(Loop):
             batches: Batches of an old task, or {number of the task: batches}, to measure the drift of outputs and layers.
             tolerance: The largest leak ‖(W−W₀)·M‖ / ‖W−W₀‖ to accept.
             forward: A function (model, batch) that calls the model, as in `consolidate`.
+            recall: Whether to prove, too, that every recalled task has the outputs for these batches (any batches) that it
+                had before the current task; without batches, the same weights.
 
         Raises:
             LeakError: If a leak exceeds the tolerance and the rounding of the layer's number type, if other state has
                 changed, or if old outputs moved although no tensor explains it. In all processes, if in one.
         """
         self._check_model()
-        return self._verifier.verify(batches, tolerance, forward or recorder.call)
+        return self._verifier.verify(
+            batches, tolerance, forward or recorder.call, self._recalling() if recall else None
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that training needs to continue, except the weights: save those with the model."""

@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .audit.probe import Probe, restored
+from .audit.probe import Probe, change_of, restored
 from .constraint import Constraint
 from .discovery import Protection, clean
 from .protected import ProtectedWeight
+from .record.batches import is_numbered, map_tensors, stream, tensors_in
 from .record.consolidation import Grown, summed
-from .record.batches import map_tensors, stream, tensors_in
 from .record.recorder import Forward, Grams, eager_eval, record_rows
-from .report import Truncation
+from .report import TaskCheck, Truncation
 from .subspace import Subspace
 
 Loss = Callable[[Any, Any], Tensor]  # (what the model returned, batch) → mean loss
@@ -112,9 +112,9 @@ class Recall:
         return {parameter: (value - changeable[parameter]).to(parameter) for parameter, value in values.items()}
 
     @contextmanager
-    def reading(self, task: int) -> Iterator[None]:
+    def reading(self, task: int, start: Mapping[Tensor, Tensor] | None = None) -> Iterator[None]:
         """Puts a task's network in place for the block."""
-        values = self.network(task)
+        values = self.network(task, start)
         with restored(values), self._constraint.without_steps():
             _assign(values)
             yield
@@ -185,6 +185,22 @@ class Recall:
             raise ValueError("The forward pass reached no protected layer. Pass a forward= that does.")
         name, chunks = next(iter(reached.items()))
         return name, torch.cat(chunks, dim=1)
+
+    def drift(self, batches: Any, forward: Forward) -> list[TaskCheck]:
+        """How far each recalled network has moved since the last `consolidate`: its outputs for batches, or its weights."""
+        anchors, probe, tasks = self._constraint.anchors, Probe(self._protection, forward), range(len(self.tasks))
+        if batches is None:
+            pairs = [[list(self._through_memory(x.ranks, w).values()) for w in (anchors, None)] for x in self.tasks]
+            return [TaskCheck(f"task {t}, recalled weights", change_of(*pair)) for t, pair in enumerate(pairs)]
+        given = batches.items() if is_numbered(batches) else [(None, batches)]
+        moved: dict[int, float] = {}
+        for number, batch in ((number, batch) for number, series in given for batch in stream(series)):
+            for task in tasks if number is None else [number]:
+                with self.reading(task):
+                    today = probe.outputs(batch)
+                with self.reading(task, anchors):
+                    moved[task] = max(moved.get(task, 0.0), change_of(probe.outputs(batch), today))
+        return [TaskCheck(f"task {task}, recalled", change) for task, change in moved.items()]
 
     @torch.no_grad()
     def mean_loss(self, batches: Any, forward: Forward, loss: Loss, task: int | None = None) -> float:

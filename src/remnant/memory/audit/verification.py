@@ -17,15 +17,16 @@ from torch import Tensor
 
 from ..discovery import Protection
 from ..record import recorder
-from ..record.batches import stream
+from ..record.batches import is_numbered, stream
 from ..record.consolidation import summed
 from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
-from .probe import Probe, change_of, restored
+from .probe import NARROW_ROUNDINGS, Probe, change_of, restored
 from .state import Buffers, checksum
 
 if TYPE_CHECKING:
     from ..constraint import Constraint
+    from ..recall import Recall
 
 KEPT = 32  # tasks whose examples are kept, the last ones
 FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
@@ -38,6 +39,10 @@ MOVED_UNSEEN = (
     "Old outputs moved through weights that are used in ways their rule does not cover: {}. Changes of a weight that no "
     "recorded input of its layer can see moved them. Call the layer itself instead of a function with its weight, exclude it, "
     'or make the memory with unsupported="freeze".'
+)
+RECALL_MOVED = (
+    "Recalled tasks have moved since the last `consolidate`: {}. Protected weights were changed past the optimizers that are "
+    "attached, or the model's code has changed."
 )
 DRIFTED = (
     "Old outputs moved by {}, and no leak explains it. They depend on what the memory does not hold: the share 1−ε of the "
@@ -88,17 +93,22 @@ class Verifier:
         """Compares the tensors: W·M, frozen parameters, buffers."""
         return Verification((*self._constraint.checks(grams), *self._buffers.checks(probe)), tolerance)
 
-    def verify(self, batches: Any, tolerance: float, forward: Forward) -> Verification:
+    def verify(self, batches: Any, tolerance: float, forward: Forward, recall: Recall | None = None) -> Verification:
         """Compares tensors and outputs; see `GPM.verify`."""
         message = ""
         failure: Exception | None = None
+        batches = list(batches) if isinstance(batches, Iterator) else batches  # they are read more than once
         try:
             tasks = [TaskCheck(f"task {w.task}", self._drift(w)) for w in self.witnesses]
             given, grams = self._drifts(batches, forward) if batches is not None else ([], None)
             last = self.witnesses[-1] if self.witnesses else None
             tensors = self.measure(tolerance, last.probe if last else None, grams)
-            result = Verification(tensors.layers, tolerance, (*tasks, *given))
-            message = result.leaks() or (self._unexplained(last) if last else "")
+            recalled = recall.drift(batches, forward) if recall else []
+            result = Verification(tensors.layers, tolerance, (*tasks, *given, *recalled))
+            rounding = NARROW_ROUNDINGS * max((torch.finfo(p.dtype).eps for p in self._constraint.anchors), default=0.0)
+            moved = [f"{x.name} ({x.drift:.2g})" for x in recalled if (x.drift or 0) > max(tolerance, rounding)]
+            message = result.leaks() or (RECALL_MOVED.format(", ".join(moved)) if moved else "")
+            message = message or (self._unexplained(last) if last else "")
         except Exception as error:
             failure = error  # raised below: the other processes must know first, since they wait for this one
         failed = int(summed(torch.tensor(bool(failure or message))))
@@ -106,10 +116,10 @@ class Verifier:
             raise failure
         if failed:
             raise LeakError(message or f"{failed} other rank(s) found a leak; see their errors.")
-        if moved := [f"{x.drift:.0%} for {x.name}" for x in result.tasks if (x.drift or 0) > FORGOTTEN]:
+        if drifted := [f"{x.drift:.0%} for {x.name}" for x in result.tasks if (x.drift or 0) > FORGOTTEN]:
             most = sorted((x for x in result.layers if x.drift), key=lambda x: -(x.drift or 0))[:3]
             layers = f" The layers that drift most: {', '.join(repr(x.name) for x in most)}." if most else ""
-            warnings.warn(DRIFTED.format(", ".join(moved), layers), stacklevel=3)
+            warnings.warn(DRIFTED.format(", ".join(drifted), layers), stacklevel=3)
         return result
 
     def _drift(self, witness: Witness) -> float | None:
@@ -121,7 +131,7 @@ class Verifier:
 
     def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams]:
         """Compares today's outputs for batches with those of the weights W₀, and records the layers' inputs."""
-        numbered = isinstance(batches, Mapping) and all(isinstance(key, int) for key in batches)
+        numbered = is_numbered(batches)
         grams = recorder.empty_grams(self._protection.weights)
         sinks = {weight: grams[weight.name].add for weight in self._protection.weights}
         checks = []

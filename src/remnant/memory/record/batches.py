@@ -26,6 +26,11 @@ def stream(batches: Any) -> Iterator[Any]:
         raise TypeError(f"consolidate takes a DataLoader or another series of batches, not {type(batches).__name__}.")
 
 
+def is_numbered(batches: Any) -> bool:
+    """Whether these are batches by task, {number of the task: batches}."""
+    return isinstance(batches, Mapping) and all(isinstance(key, int) for key in batches)
+
+
 def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """Applies a function to every tensor of a nest of lists, tuples, dicts and dataclasses."""
     if isinstance(value, Tensor):
