@@ -73,14 +73,24 @@ class Gram:
         """Takes `rows` of shape (groups, N, size)."""
         self.count += rows.shape[1]
         for part in rows.split(max(1, CHUNK // max(1, self.groups * self.size)), dim=1):
+            few = self._sum is None and sum(kept.shape[1] for kept in self._few) + part.shape[1] < self.size
+            used = None if few else _used_columns(part)
             # A copy even of float64: the model may change its input in place while the rows are kept.
-            new = part.to(device=self.device, dtype=torch.float64, copy=True)
-            if self._sum is None:
+            new = (part if used is None else part[:, :, used]).to(device=self.device, dtype=torch.float64, copy=True)
+            if few:
                 self._few.append(new)
-                if sum(few.shape[1] for few in self._few) < self.size:
-                    continue
-                new, self._few = torch.cat(self._few, dim=1), []
+                continue
+            if self._sum is None:
                 self._sum = new.new_zeros(self.groups, self.size, self.size)
+                kept, self._few = torch.cat(self._few, dim=1), []
+                if used is None:
+                    new = torch.cat([kept, new], dim=1)
+                else:
+                    self._sum += kept.mT @ kept
+            if used is not None:
+                used = used.to(self.device)
+                self._sum[:, used[:, None], used] += new.mT @ new
+                continue
             for start in range(0, self.size, BLOCK):
                 block = self._sum[:, start : start + BLOCK, start:]
                 block.baddbmm_(new[:, :, start : start + BLOCK].mT, new[:, :, start:])
@@ -101,6 +111,18 @@ class Gram:
             return Energy(torch.cat(self._few, dim=1)[group], is_rows=True)
         upper = self._sum[group]
         return Energy(upper.triu() + upper.triu(1).mT)
+
+
+def _used_columns(rows: Tensor) -> Tensor | None:
+    """The numbers of the columns that are not 0, if there are many rows and at least half of the columns are 0.
+
+    Each output of a strided transposed convolution sees only every second or third weight of the kernel, for example.
+    """
+    _, count, size = rows.shape
+    if 8 * count < size or 2 * int(rows[:, 0].any(dim=0).sum()) > size:
+        return None
+    used = rows.any(dim=1).any(dim=0).nonzero().flatten()
+    return used if 2 * len(used) <= size else None
 
 
 class Counts:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..discovery import Protection, clean
+from ..gram import Energy, Gram
 from ..projection import full_precision
 from ..protected import Bias, ProtectedWeight, Weights
 from ..record.batches import map_tensors, tensors_in
@@ -188,17 +189,27 @@ def _outside_rows(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) ->
     if weight.view.one_hot:
         return stack.index_fill(2, torch.cat([part.flatten() for part in rows]).unique(), 0)
     tolerance = min(8 * torch.finfo(weight.view.weight.dtype).eps, 1e-3)
-    grouped = torch.cat(rows, dim=1).double()
-    return torch.stack([_outside(matrix, own, tolerance) for matrix, own in zip(stack, grouped, strict=True)])
+    if tolerance < 1e-7:
+        energies = [Energy(own.double(), is_rows=True) for own in torch.cat(rows, dim=1)]
+    else:  # exact to 1e-8, and faster
+        gram = Gram(weight.view.groups, stack.shape[2], stack.device)
+        for part in rows:
+            gram.add(part)
+        energies = [gram.energy(group) for group in range(weight.view.groups)]
+    return torch.stack([_outside(matrix, own, tolerance) for matrix, own in zip(stack, energies, strict=True)])
 
 
-def _outside(matrix: Tensor, rows: Tensor, tolerance: float) -> Tensor:
+def _outside(matrix: Tensor, energy: Energy, tolerance: float) -> Tensor:
     """The part of a matrix that gives 0 for the rows, but for directions in which they have less than the tolerance."""
-    if len(rows) < rows.shape[1] or tolerance < 1e-7:
-        basis, sizes, _ = torch.linalg.svd(rows.mT, full_matrices=False)
-    else:  # faster, and exact to 1e-8
-        energies, basis = torch.linalg.eigh(rows.mT @ rows)
-        sizes = energies.clamp(min=0).sqrt()
+    if energy.is_rows:
+        basis, sizes, _ = torch.linalg.svd(energy.tensor.mT, full_matrices=False)
+    else:
+        gram = energy.tensor
+        least = tolerance**2 * gram.diagonal().sum() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        if not int(torch.linalg.cholesky_ex(gram - least)[1]):
+            return torch.zeros_like(matrix)  # the rows have more than that in every direction
+        values, basis = torch.linalg.eigh(gram)
+        sizes = values.clamp(min=0).sqrt()
     basis = basis[:, sizes > tolerance * sizes.max()]
     for _ in range(2):  # once leaves rounding behind
         matrix = matrix - (matrix @ basis) @ basis.mT

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from math import prod
+from itertools import product
+from math import gcd, prod
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -45,7 +47,10 @@ def _conv_rows(layer: Conv, input: Tensor) -> Iterator[Tensor]:
 
 
 def _transpose_rows(layer: ConvTranspose, input: Tensor, output_size: Sequence[int] | None = None) -> Iterator[Tensor]:
-    """A transposed convolution is the convolution of the zero-stuffed input with the flipped filter."""
+    """A transposed convolution is the convolution of the zero-stuffed input with the flipped filter.
+
+    Outputs that lie a multiple of the stride apart see the same few weights, so the rows of a sample come in that order.
+    """
     dims = len(layer.kernel_size)
     x = input if input.ndim == dims + 2 else input.unsqueeze(0)
     geometry = list(zip(layer.kernel_size, layer.stride, layer.dilation, cast(Numbers, layer.padding), strict=True))
@@ -59,7 +64,22 @@ def _transpose_rows(layer: ConvTranspose, input: Tensor, output_size: Sequence[i
     for (k, _, d, p), more in zip(reversed(geometry), reversed(extra), strict=True):
         sides += [d * (k - 1) - p, d * (k - 1) - p + more]
     windows = _windows(F.pad(stuffed, sides), layer.kernel_size, (1,) * dims, layer.dilation)
-    yield from _rows(windows, layer.groups, dims, flip=True)
+    columns = torch.arange(x.shape[1] // layer.groups * prod(layer.kernel_size), device=x.device)
+    columns = columns.reshape(-1, *layer.kernel_size)
+    phases = []
+    for phase in product(*(range(min(s, n)) for s, n in zip(layer.stride, windows.shape[2:], strict=False))):
+        seen, flipped = [], []
+        for start, (k, s, d, p) in zip(phase, geometry, strict=True):
+            taps = [tap for tap in range(k) if (start + tap * d - (d * (k - 1) - p)) % s == 0]
+            step = s // gcd(s, d)
+            seen.append(slice(taps[0], None, step) if taps else slice(0))
+            flipped.append(slice(k - 1 - taps[-1], k - taps[0], step) if taps else slice(0))
+        places = [slice(start, None, s) for start, s in zip(phase, layer.stride, strict=True)]
+        phases.append(((..., *places, *seen), columns[(slice(None), *flipped)].flatten()))
+    for sample in windows.split(1):
+        for part, own in phases:
+            for rows in _rows(sample[part], layer.groups, dims, flipped_into=columns.numel()):
+                yield rows.new_zeros(*rows.shape[:2], columns.numel()).index_copy_(2, own, rows)
 
 
 def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
@@ -69,16 +89,16 @@ def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: 
     return x
 
 
-def _rows(windows: Tensor, groups: int, dims: int, *, flip: bool = False) -> Iterator[Tensor]:
-    """Copies the patches of a few samples, or of a few lines of one sample, at a time."""
-    kernel = tuple(range(-dims, 0)) if flip else ()
+def _rows(windows: Tensor, groups: int, dims: int, *, flipped_into: int | None = None) -> Iterator[Tensor]:
+    """Copies the patches of a few samples, or of a few lines of one sample, at a time; flipped, for rows of that width."""
+    kernel = tuple(range(-dims, 0))
     channels = windows.shape[1]
     size = channels // groups * prod(windows.shape[2 + dims :])
-    per_line = groups * size * prod(windows.shape[3 : 2 + dims])
+    per_line = groups * (flipped_into or size) * prod(windows.shape[3 : 2 + dims])
     lines = max(1, CHUNK // max(1, per_line))
     samples = max(1, lines // windows.shape[2])
     grouped = windows.unflatten(1, (groups, channels // groups))  # (B, G, C/G, out…, k…)
     order = (1, 0, *range(3, 3 + dims), 2, *range(3 + dims, 3 + 2 * dims))  # (G, B, out…, C/G, k…)
     for part in grouped.permute(order).split(samples, dim=1):
         for some in part.split(lines, dim=2):
-            yield (some.flip(kernel) if flip else some).reshape(groups, -1, size)
+            yield (some.flip(kernel) if flipped_into else some).reshape(groups, prod(some.shape[1 : 2 + dims]), size)
