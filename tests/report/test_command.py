@@ -22,7 +22,7 @@ def test_the_output_counts_runs_and_names_damaged_ones(tmp_path: Path) -> None:
     (broken / "accuracy.csv").write_text("[rot]")
     result = remnant("report", tmp_path / "runs", "-o", tmp_path / "report")
     assert result.exit_code == 0, result.output
-    assert "index.html: 0 finished and 1 unfinished runs," in result.output
+    assert "index.html: 0 finished runs, 1 unfinished," in result.output
     assert "Left out: pmnist/gpm/" in result.output
     assert (tmp_path / "report" / "index.html").is_file()
 

@@ -253,7 +253,8 @@ def report(
     reading, unfinished = content.collection.reading, len(content.unfinished)
     for path, problem in reading.damaged:
         print_error(f"{path}: {problem}", "Left out", "yellow")
-    runs = f"{len(reading.runs) - unfinished} finished and {unfinished} unfinished runs"
+    finished = len(reading.runs) - unfinished
+    runs = f"{finished} finished run{'s' * (finished != 1)}" + (f", {unfinished} unfinished" if unfinished else "")
     print_text(f"{output / 'index.html'}: {runs}, {len(content.grids)} tables, {len(content.drawings)} figures")
 
 

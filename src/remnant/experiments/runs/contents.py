@@ -111,14 +111,8 @@ def _result(content: Mapping[str, Any], matrix: AccuracyMatrix | None) -> RunRes
     seconds = content.get("seconds")
     if not isinstance(seconds, dict):
         raise ValueError(f"{RESULT}: seconds is {seconds!r}, not a table with train, evaluate and consolidate.")
-    return RunResult(
-        acc,
-        _number(content, "bwt"),
-        _number(content, "learning_accuracy"),
-        {str(part): _number(seconds, part) or 0.0 for part in seconds},
-        _number(content, "capacity"),
-        _number(content, "memory_bytes"),
-    )
+    others = {name: _number(content, name) for name in ("bwt", "learning_accuracy", "capacity", "memory_bytes")}
+    return RunResult(acc, seconds={str(part): _number(seconds, part) or 0.0 for part in seconds}, **others)
 
 
 def _number(content: Mapping[str, Any], key: str) -> float | None:

@@ -55,8 +55,7 @@ def keep_results(run: RunFolder, target: Path) -> Path:
             return kept
         (kept / RESULT).unlink(missing_ok=True)
     for name in (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT, RESULT):
-        data = read(run.path / name)
-        if data is not None:
+        if (data := read(run.path / name)) is not None:
             write(kept / name, data)
         else:
             with explained(kept / name):

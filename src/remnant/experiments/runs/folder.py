@@ -124,12 +124,9 @@ class RunFolder:
         path = Path(path)
         header = read_json(path / SETTINGS) if path.is_dir() else None
         if header is None:
-            below = min(path.rglob(f"seed*/{SETTINGS}"), default=None)
-            hint = (
-                f"There are runs further down, such as {below.parent}."
-                if below
-                else "A run's folder is called seed<k>."
-            )
+            hint = "A run's folder is called seed<k>."
+            if below := min(path.rglob(f"seed*/{SETTINGS}"), default=None):
+                hint = f"There are runs further down, such as {below.parent}."
             raise RunError(f"{path} is not a run: it has no {SETTINGS}. {hint}")
         check_header(path / SETTINGS, header)
         return cls(path, header)
@@ -215,9 +212,10 @@ class RunFolder:
 
     def truncate_metrics(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         """Keeps the lines before the first that is not wanted: on resuming, those before the checkpoint."""
-        kept = "".join(json.dumps(line) + "\n" for line in takewhile(wanted, self.metrics())).encode()
-        if kept != (read(self.path / METRICS) or b""):
-            write(self.path / METRICS, kept)
+        if before := read(self.path / METRICS):
+            kept = "".join(json.dumps(line) + "\n" for line in takewhile(wanted, self.metrics())).encode()
+            if kept != before:
+                write(self.path / METRICS, kept)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the one before it."""
