@@ -3,7 +3,7 @@
 Its eigenvectors are the singular vectors of the paper's sample matrix, so n² numbers are enough for any number of samples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -19,10 +19,14 @@ PRECISION = 1e-12  # residual ‖Gv − λv‖ relative to the largest eigenvalu
 
 @dataclass(frozen=True)
 class Energy:
-    """The Gram matrix of one subspace's rows R, as RᵀR, or as R itself while R has fewer rows than columns."""
+    """The Gram matrix of one subspace's rows R, as RᵀR, or as R itself while R has fewer rows than columns.
+
+    `exact` rows are those of a float64 network: their SVD finds directions whose energy RᵀR would round away.
+    """
 
     tensor: Tensor
     is_rows: bool = False
+    exact: bool = False
 
     @classmethod
     def of(cls, gram: Tensor) -> Self:
@@ -38,22 +42,25 @@ class Energy:
     def outside(self, basis: Tensor) -> "Energy":
         """The energy of R̂ = R − R·M·Mᵀ (Eq. 8); for a Gram matrix, on both of its sides at once."""
         if self.is_rows:
-            return Energy(self.tensor - (self.tensor @ basis) @ basis.mT, is_rows=True)
+            return replace(self, tensor=self.tensor - (self.tensor @ basis) @ basis.mT)
         inside = basis @ (basis.mT @ self.tensor)
         both = (inside @ basis) @ basis.mT
         return Energy(self.tensor - inside - inside.mT + both)
 
     def through(self, basis: Tensor) -> "Energy":
         """The energy of R·N: the same rows in the coordinates of N's columns."""
-        return Energy((self.tensor if self.is_rows else basis.mT @ self.tensor) @ basis, self.is_rows)
+        return replace(self, tensor=(self.tensor if self.is_rows else basis.mT @ self.tensor) @ basis)
 
     def spectrum(self, enough: float) -> tuple[Tensor, Tensor]:
         """The largest eigenvalues, until their sum reaches `enough`, and the eigenvectors that `directions` needs."""
+        if self.exact:
+            _, sizes, vectors = torch.linalg.svd(self.tensor, full_matrices=False)
+            return sizes.square(), vectors.mT
         return leading(self.tensor @ self.tensor.mT if self.is_rows else self.tensor, enough)
 
     def directions(self, values: Tensor, vectors: Tensor, count: int) -> Tensor:
         """The first `count` eigenvectors of RᵀR as columns, from its `spectrum`."""
-        if not self.is_rows:
+        if not self.is_rows or self.exact:
             return vectors[:, :count]
         return self.tensor.mT @ (vectors[:, :count] / values[:count].sqrt())  # u of RRᵀ gives Rᵀu/σ
 
@@ -66,12 +73,14 @@ class Gram:
         # Some accelerators have no float64, so their rows are summed on the host.
         self.device = torch.device("cpu") if device.type == "mps" else device
         self.count = 0
+        self._exact = True
         self._few = [torch.zeros(groups, 0, size, dtype=torch.float64, device=self.device)]
         self._sum: Tensor | None = None
 
     def add(self, rows: Tensor) -> None:
         """Takes `rows` of shape (groups, N, size)."""
         self.count += rows.shape[1]
+        self._exact &= rows.dtype == torch.float64
         for part in rows.split(max(1, CHUNK // max(1, self.groups * self.size)), dim=1):
             few = self._sum is None and sum(kept.shape[1] for kept in self._few) + part.shape[1] < self.size
             used = None if few else _used_columns(part)
@@ -108,7 +117,7 @@ class Gram:
 
     def energy(self, group: int) -> Energy:
         if self._sum is None:
-            return Energy(torch.cat(self._few, dim=1)[group], is_rows=True)
+            return Energy(torch.cat(self._few, dim=1)[group], is_rows=True, exact=self._exact)
         upper = self._sum[group]
         return Energy(upper.triu() + upper.triu(1).mT)
 

@@ -149,6 +149,8 @@ class Subspace:
         captured = (total - residual.total()).clamp(min=0)
         values, vectors = residual.spectrum(enough=float(threshold * total - captured))
         count = rank_needed(values, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0)
+        if threshold == 1 and residual.exact:  # every direction, however little energy it has
+            count = int((values > (self.capacity * torch.finfo(torch.float64).eps) ** 2 * total).sum())
         count = min(count, self.capacity - self.rank)
         if count:
             self._add(old, residual.directions(values, vectors, count))
