@@ -12,7 +12,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from remnant import GPM, ConsolidationError
+from remnant import GPM, ConsolidationError, LeakError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="this torch has no distributed package")
 
@@ -97,5 +97,45 @@ def first_task(rank: int, folder: Path) -> None:
 
 def test_a_rank_that_fails_does_not_leave_the_other_waiting(tmp_path: Path) -> None:
     mp.spawn(fail_on_one, args=(tmp_path,), nprocs=2)
+    assert (tmp_path / "survived0").exists()
+    assert (tmp_path / "survived1").exists()
+
+
+def with_statistics(rank: int, folder: Path) -> None:
+    join(rank, folder)
+    torch.manual_seed(3)
+    plain = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    model = DistributedDataParallel(plain)
+    memory = GPM(model, 0.99999)
+    optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    old = torch.randn(20, 2, generator=torch.Generator().manual_seed(rank)) @ torch.ones(2, 8).cumsum(1) + rank
+    new = torch.randn(20, 8, generator=torch.Generator().manual_seed(9 + rank))
+
+    def train(x: Tensor) -> None:
+        model.train()
+        for _ in range(20):
+            optimizer.zero_grad()
+            (model(x) - 1).square().mean().backward()
+            optimizer.step()
+
+    train(old)
+    memory.consolidate([old])
+    before = plain.eval()(old).detach()
+    train(new)
+    memory.verify([old])
+    assert float((plain.eval()(old) - before).norm() / before.norm()) < 1e-2
+    if rank:
+        with torch.no_grad():
+            plain[3].weight += 1
+    with pytest.raises(LeakError, match=r"'3'" if rank else r"1 other rank\(s\) found a leak"):
+        memory.verify()
+    with pytest.raises(ValueError if rank else LeakError, match="no batches" if rank else "other rank"):
+        memory.verify([old] if rank == 0 else [])
+    (folder / f"survived{rank}").touch()
+    dist.destroy_process_group()
+
+
+def test_ranks_record_with_the_same_statistics_and_verify_together(tmp_path: Path) -> None:
+    mp.spawn(with_statistics, args=(tmp_path,), nprocs=2)
     assert (tmp_path / "survived0").exists()
     assert (tmp_path / "survived1").exists()

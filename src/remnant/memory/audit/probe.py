@@ -53,7 +53,7 @@ class Probe:
     def uncovered(self, change: Mapping[Tensor, Tensor] | None = None) -> dict[ProtectedWeight, float]:
         """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs.
 
-        The parameters are moved by the unseen part of a random change, or of the one that is given.
+        The parameters are moved by the unseen part of a random change, which counts what any process finds, or of a given one.
         """
         found: dict[ProtectedWeight, float] = {}
         untested, few = self._weights, self.examples
@@ -65,6 +65,8 @@ class Probe:
             for simpler in simplifications:
                 if untested and few is not None and not found and not self.inconclusive:
                     found, untested = self._test(simpler(few), untested, change)
+        if change is not None:
+            return found
         counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
         return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
 

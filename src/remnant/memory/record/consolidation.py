@@ -32,6 +32,11 @@ def gather(
     if samples is not None:
         share = samples // ranks + (rank < samples % ranks)
         stream = series.sample(stream, share, seed=task * ranks + rank)
+    if ranks > 1:  # each process has its own running statistics until DistributedDataParallel's next forward pass
+        for buffer in protection.model.buffers():
+            same = buffer.to(_shared_device()).contiguous()
+            dist.broadcast(same, src=0)
+            buffer.copy_(same)
     grams = recorder.empty_grams(protection.weights)
     sinks = {weight: grams[weight.name].add for weight in protection.weights}
     count = 0
