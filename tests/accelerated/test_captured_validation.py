@@ -114,7 +114,7 @@ def test_a_captured_validation_follows_the_weights_of_every_method(name: str, no
         losses.append(found[0])
     assert captured.fallback is None
     assert [graph.replays for graph in graphs] == [3]
-    assert len(set(losses)) == 4
+    assert len(set(losses)) == (1 if name == "analytic" else 4)  # it has learnt all after one epoch
 
 
 def test_it_sees_restored_weights(graphs: list[Graph]) -> None:
@@ -218,7 +218,7 @@ def test_a_captured_validation_equals_the_plain_one(name: str, norm: str) -> Non
             assert calls == (epoch > 0)
             losses.append(found[0])
     assert captured.fallback is None
-    assert len(set(losses)) == 4
+    assert len(set(losses)) == (1 if name == "analytic" else 4)  # it has learnt all after one epoch
 
 
 @pytest.mark.gpu

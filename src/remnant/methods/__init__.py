@@ -3,6 +3,8 @@
 from remnant.registry import Registry
 
 from .agem import AGEM
+from .analytic import Analytic
+from .apd import APD
 from .base import Method
 from .baselines import Finetune, Multitask, SingleTask
 from .er import ER
@@ -10,11 +12,29 @@ from .ewc import EWC
 from .gem import GEM
 from .gpm import GradientProjection
 from .hat import HAT
+from .mas import MAS
 from .ogd import OGD
 from .optimizers import OPTIMIZERS
 from .owm import OWM
+from .si import SI
 
-_BUILT_IN = (GradientProjection, Finetune, Multitask, SingleTask, EWC, HAT, GEM, AGEM, ER, OGD, OWM)
+_BUILT_IN = (
+    GradientProjection,
+    Finetune,
+    Multitask,
+    SingleTask,
+    EWC,
+    SI,
+    MAS,
+    HAT,
+    GEM,
+    AGEM,
+    ER,
+    OGD,
+    OWM,
+    APD,
+    Analytic,
+)
 METHODS: Registry[type[Method]] = Registry("method", "remnant.methods")
 METHODS.update({method.name: method for method in _BUILT_IN})
 
