@@ -141,5 +141,5 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UnknownNameError(f"{what} could not be run: {type(error).__name__}: {error}.") from error

@@ -58,7 +58,7 @@ def data_fetch(name: Name) -> None:
                 bars[file] = display.add_task(file)
             display.update(bars[file], completed=done, total=total)
 
-        path = fetch(name, report)
+        path = fetch(name, report, lambda note: print_text(note, err))
     print_text(f"{name} is ready: {path}")
 
 

@@ -132,7 +132,9 @@ def from_dataset(dataset: TorchExamples, where: str) -> Examples:
         return torch.as_tensor(item[0]), int(item[1])
 
     size = len(dataset)
-    first = example(0)[0] if size else torch.empty(0)
+    first = example(0)[0] if size else torch.empty(1)
+    if not first.ndim:
+        raise DataError(f"{where}: example 0 is a single number; expected a row of numbers or an image.")
 
     @cache
     def read() -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Tests downloads with a local server: mirrors, resuming, checksums, and the files left after a failure."""
 
 import hashlib
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -89,7 +90,7 @@ def offer(
     def use(*urls: str, checksums: bool = True) -> None:
         small_counts("mnist", 20, 10, 10)
         files = tuple(
-            RemoteFile(name, tuple(url + name for url in urls), hashlib.md5(data).hexdigest() if checksums else None)
+            RemoteFile(name, tuple(url + name for url in urls), hashlib.sha256(data).hexdigest() if checksums else None)
             for name, data in sorted(originals.items())
         )
         monkeypatch.setitem(sources.SOURCES, "mnist", replace(sources.SOURCES["mnist"], files=files))
@@ -238,17 +239,35 @@ def test_a_bad_file_without_checksum_is_caught_by_conversion_and_not_kept(
     server = mirror(files=dict.fromkeys(originals, b"<html>moved</html>"))
     offer(server.url, checksums=False)
     with pytest.raises(DataError, match="not an IDX file"):
-        fetch("mnist")
+        fetch("mnist", note=print)
     assert list(left_behind(root)) == []
     server.files = originals
-    fetch("mnist")
+    fetch("mnist", note=print)
 
 
-def test_every_source_has_an_address_for_every_file_and_checksums_look_like_md5() -> None:
+def test_every_source_has_secure_addresses_first_and_plain_ones_only_with_a_checksum() -> None:
     for entry in sources.SOURCES.values():
         assert entry.files, entry.name
         assert len(entry.counts) == len(entry.classes)
         for file in entry.files:
             assert len(set(file.urls)) >= 2, file.name
+            secure = [url.startswith("https://") for url in file.urls]
+            assert secure == sorted(secure, reverse=True)
+            assert secure[0]
             assert all(url.startswith(("http://", "https://")) and url.endswith(file.name) for url in file.urls)
-            assert file.md5 is None or (len(file.md5) == 32 and int(file.md5, 16) >= 0)
+            assert all(secure) if file.sha256 is None else re.fullmatch("[0-9a-f]{64}", file.sha256)
+
+
+def test_a_file_without_a_published_checksum_is_named_at_the_download(
+    mirror: Callable[..., Mirror], offer: Callable[..., None], originals: dict[str, bytes]
+) -> None:
+    notes: list[str] = []
+    offer(mirror(files=originals).url)
+    fetch("mnist", note=notes.append)
+    assert notes == []
+    (data_root() / "mnist.npz").unlink()
+    offer(mirror(files=originals).url, checksums=False)
+    fetch("mnist", note=notes.append)
+    assert len(notes) == 4
+    assert min(originals) in notes[0]
+    assert "SHA-256" in notes[0]

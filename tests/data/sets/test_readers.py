@@ -14,8 +14,9 @@ from hypothesis.extra import numpy as hnp
 from originals import digits_like, idx, idx_folder, picture, write_tar, write_tree, write_zip
 
 from remnant.data import DataError
-from remnant.data.sets.array_formats import parse_idx, read_pickle
+from remnant.data.sets.array_formats import parse_idx
 from remnant.data.sets.originals import Originals
+from remnant.data.sets.pickles import as_array, read_pickle
 from remnant.data.sets.prepare import READERS
 from remnant.data.sets.sources import SOURCES
 
@@ -23,7 +24,7 @@ rng = np.random.default_rng(7)
 
 
 def read_original(name: str, path: Path) -> dict[str, np.ndarray]:
-    return READERS[name](Originals(path, SOURCES[name].wanted))
+    return READERS[name](Originals(path, SOURCES[name]))
 
 
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
@@ -60,11 +61,11 @@ def test_a_missing_file_is_named_with_what_to_give(tmp_path: Path) -> None:
         read_original("mnist", folder)
 
 
-def test_a_gzip_cut_short_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_gzip_cut_short_is_called_damaged(tmp_path: Path) -> None:
     folder = idx_folder(tmp_path / "raw", digits_like(), zipped=True)
     file = folder / "train-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(DataError, match="not a complete gzip"):
+    with pytest.raises(DataError, match=r"'train-images-idx3-ubyte.gz' is damaged.*Give a folder with"):
         read_original("mnist", folder)
 
 
@@ -144,13 +145,21 @@ def test_no_function_but_those_that_build_arrays_can_be_named(function: object) 
 def test_plain_arrays_of_any_protocol_are_read(protocol: int) -> None:
     value = {"images": np.arange(6, dtype=np.uint8).reshape(2, 3), "labels": ["a", np.int64(3)]}
     read = read_pickle(pickle.dumps(value, protocol), "batch")
-    assert np.array_equal(read["images"], value["images"])
+    assert np.array_equal(as_array(read["images"]), value["images"])
     assert read["labels"] == value["labels"]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("array", [np.asfortranarray(np.arange(6).reshape(2, 3)), np.array(["n01", "n2"]),
+                                   np.array(["n01", "n2"], object), np.arange(3, dtype=">i2")], ids=str)  # fmt: skip
+def test_arrays_of_any_order_and_type_come_back_as_they_were(array: np.ndarray, protocol: int) -> None:
+    read = as_array(read_pickle(pickle.dumps({"x": array}, protocol), "batch")["x"])
+    assert read.tolist() == array.tolist()
 
 
 def test_pickles_written_under_numpy_1_are_read() -> None:
     data = pickle.dumps({"images": np.arange(4, dtype=np.uint8)}, 2).replace(b"numpy._core", b"numpy.core")
-    assert read_pickle(data, "batch")["images"].tolist() == [0, 1, 2, 3]
+    assert as_array(read_pickle(data, "batch")["images"]).tolist() == [0, 1, 2, 3]
 
 
 # --- SVHN ---------------------------------------------------------------------------------------------------------

@@ -2,27 +2,19 @@
 
 import importlib
 import io
-import pickle
+import math
 import struct
+import zlib
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 
 from ..errors import DataError, MissingExtraError
 from .originals import Originals
+from .pickles import as_array, read_pickle
 from .sources import Arrays, Pixels
 
-# The names in a pickle that rebuild an array or a string, in the spellings of Python 2 and 3 and numpy 1 and 2.
-_HARMLESS = {
-    *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
-    *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-    ("collections", "OrderedDict"),
-    ("builtins", "bytearray"),
-}
+COMPRESSED = 15  # the type of a compressed element of a MATLAB file
 
 
 def read_idx(originals: Originals) -> Arrays:
@@ -44,7 +36,7 @@ def parse_idx(data: bytes, where: object) -> Pixels:
     if len(data) < start:
         raise DataError(f"{where} ends within its header.")
     shape = struct.unpack(f">{data[3]}I", data[4:start])
-    if len(data) - start != int(np.prod(shape, dtype=np.int64)):
+    if len(data) - start != math.prod(shape):
         raise DataError(f"{where} should hold {' × '.join(map(str, shape))} bytes but holds {len(data) - start}.")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
@@ -65,12 +57,15 @@ def _read_cifar(originals: Originals, files: dict[str, list[str]], label_keys: d
     for part, name in ((part, name) for part, names in files.items() for name in names):
         where = f"{originals.path}: {name}"
         batch = read_pickle(originals.need(name), where, "data", *label_keys.values())
-        rows = np.asarray(batch["data"])
+        rows = as_array(batch["data"])
         if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != 3072:
             raise DataError(f"{where} has no 'data' of 3,072 bytes per image.")
         pieces[f"{part}_images"].append(np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)))
         for kind, key in label_keys.items():
-            pieces[f"{part}_{kind}"].append(np.asarray(batch[key], np.uint8))
+            labels = as_array(batch[key])
+            if labels.shape != rows.shape[:1] or not np.isin(labels, np.arange(256)).all():
+                raise DataError(f"{where} should have one label from 0 to 255 per image in '{key}'.")
+            pieces[f"{part}_{kind}"].append(labels.astype(np.uint8))
     return {key: np.concatenate(arrays) for key, arrays in pieces.items()}
 
 
@@ -84,37 +79,35 @@ def read_svhn(originals: Originals) -> Arrays:
     for part in ("train", "test"):
         data, where = originals.need(f"{part}_32x32.mat"), f"{originals.path}: {part}_32x32.mat"
         try:
-            content = matlab.loadmat(io.BytesIO(data), variable_names=["X", "y"])
+            content = matlab.loadmat(io.BytesIO(_inflated(data, originals)), variable_names=["X", "y"])
             images, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
+        except DataError:
+            raise
         except Exception as error:  # scipy's reader can raise anything on damaged files
             raise DataError(f"{where} is not a complete MATLAB file with X and y ({error}).") from error
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
             raise DataError(f"{where}: X is {images.dtype} {images.shape}, not bytes of 32 × 32 × 3 × N.")
+        if not np.isin(labels, np.arange(11)).all():
+            raise DataError(f"{where}: y should hold the digits 1 to 9 and 10 (or 0) for the digit 0.")
         arrays[f"{part}_images"] = np.ascontiguousarray(images.transpose(3, 0, 1, 2))
         arrays[f"{part}_labels"] = (labels % 10).astype(np.uint8)
     return arrays
 
 
-class _DataUnpickler(pickle.Unpickler):
-    """Loads plain values and numpy arrays, and refuses anything that could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _HARMLESS:
-            raise DataError(f"it asks for '{module}.{name}', which data does not need and which could run code")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
-def read_pickle(data: bytes, where: object, *keys: str) -> dict[str, Any]:
-    """The dictionary in a pickle, its keys as text; these `keys` must be there."""
-    try:
-        value = _DataUnpickler(io.BytesIO(data), encoding="latin1").load()
-    except DataError as error:
-        raise DataError(f"{where} was not loaded: {error}.") from error
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataError(f"{where} is not a complete pickle ({error}).") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{where} holds a {type(value).__name__}, not a dictionary of arrays.")
-    found = {key.decode("latin1") if isinstance(key, bytes) else str(key): item for key, item in value.items()}
-    if absent := set(keys) - found.keys():
-        raise DataError(f"{where} has no '{min(absent)}'.")
-    return found
+def _inflated(data: bytes, originals: Originals) -> bytes:
+    """A MATLAB 5 file with its elements unpacked, so that its reader cannot unpack more bytes than are allowed."""
+    if not data.startswith(b"MATLAB 5.0"):
+        raise ValueError("it does not begin with 'MATLAB 5.0'")
+    pieces, at = [data[:128]], 128
+    while at < len(data):
+        kind, size = struct.unpack_from("<II" if data[126:128] == b"IM" else ">II", data, at)
+        piece = data[at : at + 8 + size]
+        if kind == COMPRESSED:
+            unpacker = zlib.decompressobj()
+            piece = unpacker.decompress(piece[8:], originals.limit + 1)
+            originals.check_size(sum(map(len, pieces)) + len(piece))
+            if not unpacker.eof:
+                raise ValueError("a compressed part is cut short")
+        pieces.append(piece)
+        at += 8 + size
+    return b"".join(pieces)

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, MissingExtraError
-from .array_formats import read_pickle
 from .originals import Originals
+from .pickles import as_array, read_pickle
 from .sources import Arrays, Pixels
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".ppm", ".pgm", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
+MOST_PIXELS = 2**26  # of one image
 LETTERS = "ABCDEFGHIJ"
 MINI_CACHES = (
     ("mini-imagenet-cache-train.pkl",),
@@ -32,14 +34,16 @@ def decode(data: bytes, where: object, channels: int | None, size: tuple[int, in
     except ImportError as error:
         raise MissingExtraError("Reading image files needs pillow: pip install 'remnant[images]'.") from error
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f"{image.width} × {image.height} pixels are too many")
             if channels is None:
                 channels = 1 if image.mode in ("1", "L", "LA", "I", "I;16", "F") else 3
             picture: Any = image.convert("L" if channels == 1 else "RGB")
             if size is not None and picture.size != (size[1], size[0]):
                 picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             return np.asarray(picture, np.uint8)
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except Exception as error:  # pillow can raise nearly anything on damaged files
         raise BrokenImageError(f"{where} is not a readable image ({error}).") from error
 
 
@@ -60,6 +64,7 @@ def class_folders(names: Iterable[str], under: str = "") -> dict[str, list[str]]
 def _read_classes(originals: Originals, classes: Iterable[list[str]], side: int) -> tuple[Pixels, Pixels]:
     """The RGB images of the classes, given as lists of files, and their labels."""
     files = [(name, label) for label, names in enumerate(classes) for name in names]
+    originals.check_size(len(files) * side * side * 3)
     images = np.empty((len(files), side, side, 3), np.uint8)
     for i, (name, _) in enumerate(files):
         images[i] = decode(originals.read(name), f"{originals.path}: '{name}'", 3, (side, side))
@@ -120,9 +125,11 @@ def _tiny_val(originals: Originals, under: str) -> dict[str, list[str]]:
     listing, present = f"{under}val_annotations.txt", set(originals.names)
     found: dict[str, list[str]] = defaultdict(list)
     for line in originals.read(listing).decode().splitlines() if listing in present else ():
-        file, wnid = line.split("\t")[:2]
+        file, *fields = line.split("\t")
+        if not fields:
+            raise DataError(f"{originals.path}: {line!r:.60} in '{listing}' has no class. Give {originals.wanted}.")
         if f"{under}images/{file}" in present:
-            found[wnid].append(f"{under}images/{file}")
+            found[fields[0]].append(f"{under}images/{file}")
     return found or class_folders(originals.names, under)
 
 
@@ -132,7 +139,10 @@ def read_miniimagenet(originals: Originals) -> Arrays:
         classes: list[Pixels] = []
         for names in MINI_CACHES:  # 64 + 16 + 20 classes
             images, rows = _mini_pickle(originals, names, "image_data", "class_dict")
-            classes += [images[np.asarray(each)] for each in rows.values()]
+            chosen = [as_array(each) for each in rows.values()]
+            if not np.array_equal(np.sort(np.concatenate(chosen)), np.arange(len(images))):
+                raise DataError(f"{originals.path}: class_dict in {names[0]} should name every image once.")
+            classes += [images[each] for each in chosen]
         return _five_sixths(classes)
     return _mini_pickles(originals) if originals.find("train.pkl") else _mini_folders(originals)
 
@@ -141,7 +151,7 @@ def _mini_pickle(originals: Originals, names: tuple[str, ...], images: str, othe
     """The images in a pickle, and the other value that goes with them."""
     where = f"{originals.path}: {names[0]}"
     batch = read_pickle(originals.need(*names), where, images, other)
-    pixels = np.asarray(batch[images])
+    pixels = as_array(batch[images])
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (84, 84, 3):
         raise DataError(f"{where}: images are {pixels.dtype} {pixels.shape}, not bytes of N × 84 × 84 × 3.")
     return pixels, batch[other]
@@ -151,10 +161,10 @@ def _mini_pickles(originals: Originals) -> Arrays:
     """train.pkl and test.pkl: dictionaries of `images` and `labels`, already divided 500 to 100 per class."""
     content = {part: _mini_pickle(originals, (f"{part}.pkl",), "images", "labels") for part in ("train", "test")}
     # Labels may be numbers or WordNet names; in both cases they count from 0 in sorted order.
-    names = np.unique(np.asarray(content["train"][1]))
+    names = np.unique(as_array(content["train"][1]))
     arrays: Arrays = {}
     for part, (images, given) in content.items():
-        labels = np.asarray(given).reshape(-1)
+        labels = as_array(given).reshape(-1)
         if not np.isin(labels, names).all():
             raise DataError(
                 f"{originals.path}: test.pkl has classes that train.pkl does not have: this is the few-shot split."

@@ -1,39 +1,58 @@
 """The original files of a dataset, in a folder or an archive. Nothing is unpacked, so no archive can write anywhere."""
 
 import gzip
+import io
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import DataError
+from .sources import Source
+
+CHUNK = 1 << 20
 
 
 class Originals:
-    """The files in a folder, .tar, .tar.gz/.tgz or .zip; `wanted` says which ones the dataset needs."""
+    """The files of a dataset in a folder, .tar, .tar.gz/.tgz or .zip. All bytes come through `read`, which limits them."""
 
-    def __init__(self, path: Path, wanted: str) -> None:
-        self.path, self.wanted = path, wanted
+    def __init__(self, path: Path, entry: Source) -> None:
+        self.path, self.wanted, self.limit = path, entry.wanted, entry.limit
         self._read: Callable[[str], bytes]
         if path.is_dir():
-            names = [p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()]
+            self._sizes = {p.relative_to(path).as_posix(): p.stat().st_size for p in path.rglob("*") if p.is_file()}
             self._read = lambda name: (path / name).read_bytes()
-        elif zipfile.is_zipfile(path):
-            archive = zipfile.ZipFile(path)
-            names = [info.filename for info in archive.infolist() if not info.is_dir()]
-            self._read = archive.read
         else:
-            content = _tar(path)
-            names = list(content)
-            self._read = content.__getitem__
-        self.names = sorted(names)  # with forward slashes
+            self.check_size(path.stat().st_size)
+            if zipfile.is_zipfile(path):
+                archive = zipfile.ZipFile(path)
+                self._sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
+                self._read = archive.read
+            else:
+                content = self._tar()
+                self._sizes = {name: len(data) for name, data in content.items()}
+                self._read = content.__getitem__
+        self.names = sorted(self._sizes)  # with forward slashes
+
+    def check_size(self, size: int, name: str = "") -> None:
+        """Refuses a size, of a file or of all images together, that no edition of the dataset has."""
+        if size > self.limit:
+            where = f"{self.path}: '{name}'" if name else str(self.path)
+            raise DataError(f"{where} holds over {self.limit:,} bytes, more than the dataset has. Give {self.wanted}.")
 
     def read(self, name: str) -> bytes:
+        """The bytes of a file, unzipped if they are a gzip file."""
+        self.check_size(self._sizes[name], name)
         try:
-            return self._read(name)
-        except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise DataError(f"{self.path}: '{name}' cannot be read ({error}).") from error
+            data = self._read(name)
+            if data.startswith(b"\x1f\x8b"):
+                with gzip.open(io.BytesIO(data)) as file:
+                    data = file.read(self.limit + 1)
+        except Exception as error:  # damage can raise nearly anything
+            raise DataError(f"{self.path}: '{name}' is damaged ({error}). Give {self.wanted}.") from error
+        self.check_size(len(data), name)
+        return data
 
     def find(self, *file_names: str) -> str | None:
         """The shallowest file with one of these names, in any folder."""
@@ -45,22 +64,40 @@ class Originals:
         name = self.find(*file_names)
         if name is None:
             raise DataError(f"{self.path} has no file '{file_names[0]}'. Give {self.wanted}.")
-        data = self.read(name)
-        if data[:2] != b"\x1f\x8b":
-            return data
+        return self.read(name)
+
+    def _tar(self) -> dict[str, bytes]:
+        """All files of a tar. A gzipped one can only be read forwards and readers have their own order."""
+        content, total = dict[str, bytes](), 0
         try:
-            return gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{self.path}: '{name}' is not a complete gzip file ({error}).") from error
+            with open(self.path, "rb") as raw:
+                zipped = raw.read(2) == b"\x1f\x8b"
+                raw.seek(0)
+                stream = _Counted(gzip.GzipFile(fileobj=raw) if zipped else raw, self.check_size)
+                with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
+                    for member in archive:
+                        total += member.size  # a sparse file declares more bytes than it takes
+                        self.check_size(total)
+                        if member.isreg() and (file := archive.extractfile(member)):
+                            content[member.name] = file.read()
+                while stream.read(CHUNK):
+                    pass  # gzip compares its checksum at the end, which tar does not read
+        except DataError:
+            raise
+        except Exception as error:
+            problem = f"{self.path} is neither a folder nor a complete .tar, .tar.gz or .zip archive ({error})"
+            raise DataError(f"{problem}. Give {self.wanted}.") from error
+        return content
 
 
-def _tar(path: Path) -> dict[str, bytes]:
-    """All files of a tar. A gzipped one can only be read forwards and readers have their own order."""
-    try:
-        with tarfile.open(path, "r:*") as archive:
-            files = ((member.name, archive.extractfile(member)) for member in archive if member.isreg())
-            return {name: file.read() for name, file in files if file is not None}
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path} is neither a folder nor a complete .tar, .tar.gz or .zip archive ({error})."
-        ) from error
+class _Counted:
+    """A stream that gives all bytes read so far to a check."""
+
+    def __init__(self, stream: BinaryIO | gzip.GzipFile, check: Callable[[int], None]) -> None:
+        self.stream, self.check, self.count = stream, check, 0
+
+    def read(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        self.count += len(data)
+        self.check(self.count)
+        return data

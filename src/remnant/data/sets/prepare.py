@@ -4,6 +4,7 @@ import hashlib
 import http.client
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -19,6 +20,7 @@ from .sources import Arrays, RemoteFile, source
 from .store import check_arrays, data_root, load_dataset, prepared_path, write_prepared
 
 Report = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if known
+Note = Callable[[str], None]
 
 READERS: dict[str, Callable[[Originals], Arrays]] = {
     "mnist": read_idx,
@@ -40,11 +42,7 @@ def add(name: str, path: str | PathLike[str]) -> Path:
     Returns:
         The file that was written. If the originals are missing, damaged or of another dataset, nothing is written.
     """
-    entry, origin = source(name), Path(path).expanduser()
-    if not origin.exists():
-        raise DataError(f"{origin} does not exist. '{name}' needs {entry.wanted}.")
-    arrays = READERS[name](Originals(origin, entry.wanted))
-    check_arrays(entry, arrays, origin)
+    arrays = read_originals(name, Path(path).expanduser())
     try:
         return write_prepared(name, arrays)
     except OSError as error:
@@ -54,12 +52,29 @@ def add(name: str, path: str | PathLike[str]) -> Path:
         ) from error
 
 
-def fetch(name: str, report: Report = lambda file, done, total: None) -> Path:
+def read_originals(name: str, path: Path) -> Arrays:
+    """The checked arrays of a dataset's original files."""
+    entry = source(name)
+    if not path.exists():
+        raise DataError(f"{path} does not exist. '{name}' needs {entry.wanted}.")
+    try:
+        arrays = READERS[name](Originals(path, entry))
+    except DataError:
+        raise
+    except Exception as error:  # libraries can raise nearly anything on damaged files
+        problem = f"{path} is damaged or is not '{name}' ({type(error).__name__}: {error})"
+        raise DataError(f"{problem}. Give {entry.wanted}.") from error
+    check_arrays(entry, arrays, path)
+    return arrays
+
+
+def fetch(name: str, report: Report = lambda file, done, total: None, note: Note = warnings.warn) -> Path:
     """Downloads and prepares a dataset, unless it is ready. An interrupted download is resumed by the next call.
 
     Args:
         name: the dataset, such as "mnist".
         report: called with the file, the bytes so far, and the bytes in all if known.
+        note: called with a sentence about each file whose SHA-256 nobody publishes.
 
     Returns:
         The prepared file.
@@ -72,6 +87,10 @@ def fetch(name: str, report: Report = lambda file, done, total: None) -> Path:
         pass  # missing or damaged
     folder = data_root() / "downloads" / name
     for file in entry.files:
+        if file.sha256 is None:
+            note(
+                f"Nobody publishes a SHA-256 of {file.name}, so only the size and content of the download are checked."
+            )
         _download(name, file, folder, report)
     try:
         path = add(name, folder / entry.files[0].name if len(entry.files) == 1 else folder)
@@ -79,7 +98,7 @@ def fetch(name: str, report: Report = lambda file, done, total: None) -> Path:
         raise  # the files are good; installing the package is enough
     except DataError:
         for file in entry.files:
-            if file.md5 is None:  # nothing else has checked this file, so it may be the bad one
+            if file.sha256 is None:  # nothing else has checked this file, so it may be the bad one
                 (folder / file.name).unlink(missing_ok=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
@@ -123,11 +142,11 @@ def _problem(path: Path, file: RemoteFile) -> str:
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"{size:,} bytes instead of {file.size:,}"
-    if file.md5 is not None:
+    if file.sha256 is not None:
         with open(path, "rb") as content:
-            found = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-        if found != file.md5:
-            return f"wrong checksum, {found} instead of {file.md5}"
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != file.sha256:
+            return f"wrong checksum, {found} instead of {file.sha256}"
     return ""
 
 

@@ -1,5 +1,6 @@
 """Where each dataset comes from and what it must contain; the table is in sources.toml."""
 
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +20,11 @@ Arrays = dict[str, Pixels]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """An original file, the addresses that serve it, and its checksum or size where one is known."""
+    """An original file, the addresses that serve it, and its SHA-256 or size where one is known."""
 
     name: str
     urls: Sequence[str]
-    md5: str | None = None
+    sha256: str | None = None
     size: int | None = None
 
 
@@ -38,7 +39,12 @@ class Source:
     classes: Sequence[int]
     wanted: str
     files: Sequence[RemoteFile]
-    coarse: bool = False
+    coarse: int = 0
+
+    @property
+    def limit(self) -> int:
+        """The most bytes that a file of the dataset may hold, packed or unpacked: twice its pixels, and headers."""
+        return 2 * max(map(sum, self.counts)) * math.prod(self.image) + 2**26
 
 
 def _read_table() -> dict[str, Source]:

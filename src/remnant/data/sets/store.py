@@ -17,7 +17,6 @@ from ..errors import DataError, MissingDataError, MissingExtraError
 from .sources import SOURCES, Arrays, Pixels, Source, source
 
 DATASETS = (*SOURCES, "digits")
-UNREADABLE = (OSError, ValueError, zipfile.BadZipFile)
 
 
 def data_root() -> Path:
@@ -40,31 +39,41 @@ class Dataset:
 
 
 class _Npz(Arrays):
-    """The arrays of a file, each read on first use. The file is closed between reads."""
+    """The arrays of a file, each read on first use; `classes` bounds labels. The file is closed between reads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, classes: Mapping[str, int]) -> None:
         super().__init__()
-        self.path = path
+        self.path, self.classes = path, classes
 
     def __missing__(self, key: str) -> Pixels:
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                self[key] = np.asarray(file[key])
-        except KeyError:
-            raise DataError(f"{self.path} has no array '{key}'.") from None
-        except UNREADABLE as error:
+            with zipfile.ZipFile(self.path) as archive:
+                if f"{key}.npy" not in archive.namelist():
+                    raise DataError(f"{self.path} has no array '{key}'.")
+                with archive.open(f"{key}.npy") as file:
+                    array: Pixels = np.lib.format.read_array(file, allow_pickle=False)
+                    if file.read(1):  # at the end, the checksum is compared
+                        raise ValueError(f"{key} is longer than its header says")
+            if array.max(initial=0) >= self.classes.get(key, 256):
+                raise ValueError(f"{key} are not all below {self.classes[key]}")
+        except DataError:
+            raise
+        except Exception as error:  # damage can raise nearly anything
             raise _damaged(self.path, error) from error
-        return self[key]
+        self[key] = array
+        return array
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} is damaged ({error}). Remove it and prepare the dataset again.")
 
 
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+def _shapes(path: Path, limit: int) -> dict[str, tuple[int, ...]]:
     """The shapes of a file's arrays, from their headers alone."""
     shapes = {}
     try:
+        if path.stat().st_size > limit:
+            raise ValueError(f"it is larger than {limit:,} bytes")
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 with archive.open(member) as file:
@@ -73,20 +82,20 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
                 if dtype != np.uint8:
                     raise ValueError(f"{member} is {dtype}, not uint8")
                 shapes[member.removesuffix(".npy")] = shape
-    except UNREADABLE as error:
+    except Exception as error:
         raise _damaged(path, error) from error
     return shapes
 
 
-def _check_shapes(entry: Source, shapes: Mapping[str, tuple[int, ...]], where: object) -> int:
-    """The number of the edition (`entry.counts`) that has arrays of these shapes; a DataError if none has."""
-    label_kinds = ("labels", "coarse") if entry.coarse else ("labels",)
-    for number, counts in enumerate(entry.counts):
+def _check_shapes(entry: Source, shapes: Mapping[str, tuple[int, ...]], where: object) -> dict[str, int]:
+    """How many classes each array of labels has, in the edition that has these shapes; a DataError if none has."""
+    for counts, classes in zip(entry.counts, entry.classes, strict=True):
+        kinds = {"labels": classes} | ({"coarse": entry.coarse} if entry.coarse else {})
         wanted: dict[str, tuple[int, ...]] = {}
         for part, count in zip(("train", "test"), counts, strict=True):
-            wanted |= {f"{part}_images": (count, *entry.image)} | {f"{part}_{kind}": (count,) for kind in label_kinds}
+            wanted |= {f"{part}_images": (count, *entry.image)} | {f"{part}_{kind}": (count,) for kind in kinds}
         if wanted.items() <= shapes.items():
-            return number
+            return {f"{part}_{kind}": number for part in ("train", "test") for kind, number in kinds.items()}
     editions = " or ".join(f"{train:,} + {test:,}" for train, test in entry.counts)
     found = ", ".join(f"{key} {' × '.join(map(str, shape))}" for key, shape in shapes.items())
     raise DataError(
@@ -97,12 +106,10 @@ def _check_shapes(entry: Source, shapes: Mapping[str, tuple[int, ...]], where: o
 
 def check_arrays(entry: Source, arrays: Arrays, where: object) -> None:
     """Checks the shapes, and that both parts have every class."""
-    classes = entry.classes[_check_shapes(entry, {key: array.shape for key, array in arrays.items()}, where)]
-    for part in ("train", "test"):
-        if not np.array_equal(np.unique(arrays[f"{part}_labels"]), np.arange(classes)):
-            raise DataError(
-                f"{where}: the {part} labels of '{entry.name}' should be 0…{classes - 1}, each at least once."
-            )
+    found = _check_shapes(entry, {key: array.shape for key, array in arrays.items()}, where)
+    for key, classes in found.items():
+        if not np.array_equal(np.unique(arrays[key]), np.arange(classes)):
+            raise DataError(f"{where}: {key} of '{entry.name}' should be 0…{classes - 1}, each at least once.")
 
 
 def write_prepared(name: str, arrays: Arrays) -> Path:
@@ -135,9 +142,9 @@ def load_dataset(name: str) -> Dataset:
     key = (path, stat.st_mtime_ns, stat.st_size)
     dataset = _open.get(key)
     if dataset is None:
-        _check_shapes(entry, _shapes(path), path)
+        classes = _check_shapes(entry, _shapes(path, entry.limit), path)
         height, width, *colours = entry.image
-        dataset = _open[key] = Dataset(name, _Npz(path), (*(colours or [1]), height, width))
+        dataset = _open[key] = Dataset(name, _Npz(path, classes), (*(colours or [1]), height, width))
     return dataset
 
 

@@ -1,0 +1,117 @@
+"""Reads pickles of arrays. They can neither run code nor ask for more memory than their file takes."""
+
+import io
+import pickle
+import pickletools
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+
+
+class _Dtype:
+    """Stands in for `numpy.dtype`. The second item of its state is the byte order."""
+
+    state: tuple[Any, ...] = (3, "|")
+
+    def __init__(self, code: str, *_: object) -> None:
+        if not re.fullmatch(r"[biufSUO]\d{1,3}", code):
+            raise ValueError(f"an array of type {code!r:.20}")
+        self.code = code
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.state = state
+
+    def real(self) -> np.dtype[Any]:
+        return np.dtype(self.code).newbyteorder(self.state[1])
+
+
+class _Array:
+    """Stands in for an array, because a few bytes can ask `numpy.ndarray` for gigabytes. `as_array` gives the array."""
+
+    state: tuple[Any, ...] = ()
+
+    def __init__(self, *_: object, state: tuple[Any, ...] = ()) -> None:
+        self.state = state
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.state = state
+
+    def real(self) -> NDArray[Any]:
+        _, shape, dtype, fortran, data = self.state
+        if isinstance(data, list):  # an array of objects
+            return as_array(data).reshape(shape)
+        data = data.encode("latin1") if isinstance(data, str) else data  # Python 2 wrote text for bytes
+        return np.frombuffer(data, dtype.real()).reshape(shape, order="F" if fortran else "C")
+
+
+def as_array(value: object) -> NDArray[Any]:
+    """The array that a value of a pickle holds: an array, or a flat list of numbers or names."""
+    if isinstance(value, _Array):
+        return value.real()
+    # A list of lists could hold one list a billion times, and a long name would be copied for every other.
+    if not isinstance(value, list | tuple) or any(
+        not isinstance(item, int | str | bytes) or len(str(item)) > 100 for item in value
+    ):
+        raise ValueError(f"expected an array, or a list of numbers or short names, not this {type(value).__name__}")
+    return np.array(value)
+
+
+def _scalar(dtype: _Dtype, data: str | bytes) -> Any:
+    return _Array(state=(1, (1,), dtype, False, data)).real()[0].item()
+
+
+def _from_buffer(data: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
+    return _Array(state=(1, shape, dtype, order == "F", data))
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise ValueError(f"text encoded as {encoding!r:.20}")
+    return text.encode("latin1")
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Loads plain values and arrays, and refuses anything that could run code."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data), encoding="latin1")
+        # The names that rebuild an array or a string, in the spellings of Python 2 and 3 and numpy 1 and 2.
+        self.harmless: dict[tuple[str, str], Any] = {
+            ("multiarray", "_reconstruct"): _Array,
+            ("multiarray", "scalar"): _scalar,
+            ("numeric", "_frombuffer"): _from_buffer,
+            ("numpy", "ndarray"): _Array,
+            ("numpy", "dtype"): _Dtype,
+            ("_codecs", "encode"): cache(_encode),  # the same text gives the same bytes, and not one copy more
+            ("collections", "OrderedDict"): lambda: {},
+        }
+
+    def find_class(self, module: str, name: str) -> Any:
+        key = (re.sub(r"^numpy\._?core\.", "", module), name)
+        if key not in self.harmless:
+            raise DataError(f"it asks for '{module}.{name}', which data does not need and which could run code")
+        return self.harmless[key]
+
+
+def read_pickle(data: bytes, where: object, *keys: str) -> dict[str, Any]:
+    """The dictionary in a pickle, its keys as text; these `keys` must be there. `as_array` turns values into arrays."""
+    try:
+        for count, (opcode, number, _) in enumerate(pickletools.genops(data), 1):
+            if "PUT" in opcode.name and isinstance(number, int) and number > count:
+                raise ValueError("it numbers its values wrongly")  # the list of all values would be that long
+        value = _DataUnpickler(data).load()
+    except DataError as error:
+        raise DataError(f"{where} was not loaded: {error}.") from error
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise DataError(f"{where} is not a complete pickle ({error}).") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{where} holds a {type(value).__name__}, not a dictionary of arrays.")
+    found = {key.decode("latin1") if isinstance(key, bytes) else key: item for key, item in value.items()}
+    if absent := set(keys) - found.keys():
+        raise DataError(f"{where} has no '{min(absent)}'.")
+    return found
