@@ -10,7 +10,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hat": {"s_max": 10.0},  # hard masks may leave none of two channels
     "er": {"memory": 20},
     "agem": {"memory": 20, "memory_batch": 8},
+    "mega-i": {"memory": 20, "memory_batch": 8},
+    "mega-ii": {"memory": 20, "memory_batch": 8},
     "gem": {"memory": 20},
     "ogd": {"samples": 15},
     "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
+    "packnet": {"retrain": 1},
 }

@@ -83,7 +83,8 @@ def test_other_runs_may_continue_between_the_parts_of_a_capture(monkeypatch: pyt
 @pytest.mark.gpu
 @pytest.mark.parametrize(("network", "dtype"), [("mlp", torch.float32), ("alexnet", torch.float64)])
 @pytest.mark.parametrize(
-    "method", ["gpm", "finetune", "multitask", "single-task", "ewc", "hat", "er", "agem", "gem", "ogd", "owm"]
+    "method",
+    ["gpm", "finetune", "multitask", "single-task", "ewc", "hat", "er", "agem", "gem", "ogd", "owm", "packnet"],
 )
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:
     """The deep network uses float64, because a hundred steps amplify float32's rounding beyond any bound."""

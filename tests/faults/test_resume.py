@@ -68,6 +68,7 @@ CASES = {
     "multitask with early stopping and heads": Case("multitask", (*PICTURE_NET, *STOPPING), own=True),
     "ewc on an AlexNet that normalises by the batch": Case("ewc", (*ALEXNET, "network.norm=batch"), own=True),
     "hat with early stopping": Case("hat", (*PICTURE_NET, *STOPPING), own=True),
+    "packnet": Case("packnet", (*ALEXNET, "retrain=2"), own=True),
     "ogd": Case("ogd", (*FEW, "network.hidden=[20, 20]", "samples=20")),
     "owm on an AlexNet": Case("owm", (*ALEXNET, "alpha_decay=0.01"), own=True),
 }

@@ -13,9 +13,12 @@ from .gem import GEM
 from .gpm import GradientProjection
 from .hat import HAT
 from .mas import MAS
+from .mega import MEGA1, MEGA2
 from .ogd import OGD
 from .optimizers import OPTIMIZERS
 from .owm import OWM
+from .packnet import PackNet
+from .pgn import PGN
 from .si import SI
 
 _BUILT_IN = (
@@ -29,11 +32,14 @@ _BUILT_IN = (
     HAT,
     GEM,
     AGEM,
+    MEGA1,
+    MEGA2,
     ER,
     OGD,
     OWM,
     APD,
     Analytic,
+    PackNet,
 )
 METHODS: Registry[type[Method]] = Registry("method", "remnant.methods")
 METHODS.update({method.name: method for method in _BUILT_IN})
