@@ -27,6 +27,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/memory.py
 	$(ONE_CORE) $(BIN)/python benchmarks/accuracy.py --seeds 2 --set training.epochs=1 --set stream.tasks=3
 	$(ONE_CORE) $(BIN)/python benchmarks/growth.py --quick
+	$(ONE_CORE) $(BIN)/python benchmarks/attached_step.py
 
 report: $(INSTALLED)
 	$(BIN)/remnant report results -o report --docs docs

@@ -11,7 +11,7 @@ The products need full float32 precision, whatever the user has set: the 10 bits
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -140,18 +140,23 @@ SWITCHES: list[Any] = [_BACKENDS.cuda.matmul] if _NEW else [_OneSwitch()]
 SWITCHES += [_BACKENDS.cudnn.conv] if hasattr(_BACKENDS.cudnn, "conv") else []
 
 
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
     """Turns off TF32 and bf16 products and convolutions, and autocast on this device, inside the block."""
     switches = CPU_SWITCHES if device.type == "cpu" else SWITCHES
-    before = [(switch, str(switch.fp32_precision)) for switch in switches]
-    reduced = [(switch, setting) for switch, setting in before if setting not in FULL]
-    for switch, _ in reduced:
+    reduced = [switch for switch in switches if str(switch.fp32_precision) not in FULL]
+    if reduced or torch.is_autocast_enabled(device.type):
+        return _raised(reduced, device.type)
+    return nullcontext()
+
+
+@contextmanager
+def _raised(switches: list[Any], device_type: str) -> Iterator[None]:
+    before = [str(switch.fp32_precision) for switch in switches]
+    for switch in switches:
         switch.fp32_precision = "ieee"
-    autocast = torch.is_autocast_enabled(device.type)
     try:
-        with torch.autocast(device.type, enabled=False) if autocast else nullcontext():
+        with torch.autocast(device_type, enabled=False):
             yield
     finally:
-        for switch, setting in reduced:
+        for switch, setting in zip(switches, before, strict=True):
             switch.fp32_precision = setting
