@@ -38,6 +38,7 @@ _BUILT_IN = (
     OGD,
     OWM,
     APD,
+    PGN,
     Analytic,
     PackNet,
 )

@@ -12,8 +12,8 @@ from remnant.data import Split
 from remnant.models import Network
 from remnant.options import number, whole
 
-from .base import Method, parameters_of
-from .parts.growing import wired_parameters
+from .base import parameters_of
+from .parts.growing import Growing, wired_parameters
 
 LLOYD_ROUNDS = 20  # of k-means; so few points settle sooner
 Price = Annotated[float, number(0, 1e6)]
@@ -48,7 +48,7 @@ class Decomposed:
         return self.shared * torch.sigmoid(self.v) + self.group + self.tau
 
 
-class APD(Method):
+class APD(Growing):
     """θ_t = W·σ(v_t) + τ_t, where v_t has one number per output unit and τ_t is sparse. Heads belong to their tasks.
 
     Training minimises, over W and all τ_j and v_j with j ≤ t,
@@ -63,10 +63,8 @@ class APD(Method):
     """
 
     name = "apd"
-    needs_task = True
     freezes_norms = True
     before: list[Tensor]  # θ_j* of all j < t
-    learnt: int  # tasks
     grouped: int  # numbers that groups of tasks share
 
     def __init__(
@@ -84,7 +82,6 @@ class APD(Method):
         super().__init__(network, **options)
         self.sparsity, self.decay, self.retention, self.lr_decay = sparsity, decay, retention, lr_decay
         self.group_every, self.group_range = group_every, group_range
-        self.base_size = sum(p.numel() for p in network.parameters())
         tasks = len(network.classes)
         self.decomposed = {name: Decomposed.of(p, tasks) for name, p in wired_parameters(network).items()}
         # They are parts of the network, so that early stopping restores them too.
@@ -92,7 +89,6 @@ class APD(Method):
         network.v = nn.ParameterList(each.v for each in self.decomposed.values())
         self.keep("groups", [each.group for each in self.decomposed.values()], per_step=False)
         self.keep("before", [], per_step=False, counted=False)
-        self.keep("learnt", 0)
         self.keep("grouped", 0)
         self.active = self._first(1)
         self.refresh()
@@ -108,15 +104,10 @@ class APD(Method):
             each.tau[task].copy_(each.shared)
         super().start(task)
 
-    def refresh(self) -> None:
-        """Counts the network, the entries of τ and of the groups that are not zero, and v."""
+    def added(self) -> int:
+        """The entries of τ and of the groups that are not zero, and v."""
         learnt = self._first(self.learnt).values()
-        self.own_size = sum(int(each.tau.count_nonzero()) + each.v.numel() for each in learnt) + self.grouped
-        self.capacity = 1 + self.own_size / self.base_size
-
-    @property
-    def nbytes(self) -> int:
-        return self.own_size * self.network.example.itemsize
+        return self.grouped + sum(int(each.tau.count_nonzero()) + each.v.numel() for each in learnt)
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         self.lr.mul_(self.lr_decay**epoch)
@@ -150,13 +141,14 @@ class APD(Method):
     def finish(self, task: int, train: Split) -> None:
         for each in self.active.values():
             each.tau.copy_(pruned(each.tau, self.sparsity))
-        self.learnt, self.before = task + 1, []
-        if self.group_every and self.learnt % self.group_every == 0:
-            groups = 2 * self.learnt // 5
+        self.before = []
+        tasks = task + 1
+        if self.group_every and tasks % self.group_every == 0:
+            groups = 2 * tasks // 5
             self.grouped = sum(
                 regrouped(each.tau, each.group, groups, self.group_range) for each in self.active.values()
             )
-        self.refresh()
+        super().finish(task, train)
 
 
 def pruned(tau: Tensor, smallest: float) -> Tensor:
