@@ -29,8 +29,14 @@ class AGEM(Episodic):
         g = super().gradients(loss)
         if not len(self.memory):
             return g
-        r = super().gradients(self.mixed_loss(*self.memory.draw(self.memory_batch)))
-        return unflat(without_conflict(flat(g.values()), flat(r.values())), list(g))
+        reference_loss = self.mixed_loss(*self.memory.draw(self.memory_batch))
+        r = super().gradients(reference_loss)
+        step = self.combined(flat(g.values()), flat(r.values()), loss.detach(), reference_loss.detach())
+        return unflat(step, list(g))
+
+    def combined(self, gradient: Tensor, reference: Tensor, loss: Tensor, reference_loss: Tensor) -> Tensor:
+        """Returns the direction of the step, from the gradients and losses of the batch and of the memory batch."""
+        return without_conflict(gradient, reference)
 
 
 def without_conflict(gradient: Tensor, reference: Tensor) -> Tensor:
