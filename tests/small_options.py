@@ -12,6 +12,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "agem": {"memory": 20, "memory_batch": 8},
     "mega-i": {"memory": 20, "memory_batch": 8},
     "mega-ii": {"memory": 20, "memory_batch": 8},
+    "mer": {"memory": 20, "memory_batch": 8, "at_once": 4},
     "gem": {"memory": 20},
     "ogd": {"samples": 15},
     "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},

@@ -14,6 +14,7 @@ from .gpm import GradientProjection
 from .hat import HAT
 from .mas import MAS
 from .mega import MEGA1, MEGA2
+from .mer import MER
 from .ogd import OGD
 from .optimizers import OPTIMIZERS
 from .owm import OWM
@@ -34,6 +35,7 @@ _BUILT_IN = (
     AGEM,
     MEGA1,
     MEGA2,
+    MER,
     ER,
     OGD,
     OWM,

@@ -14,9 +14,9 @@ from scipy import stats
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.methods.er import Reservoir
 from remnant.methods.parts.gradients import flat, unflat
 from remnant.methods.parts.replay import NO_LABEL, Episodes, MixedLoss
+from remnant.methods.parts.reservoir import Reservoir
 from remnant.models import build
 
 
