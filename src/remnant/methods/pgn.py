@@ -55,7 +55,7 @@ class PGN(Growing):
         return range(1, len(self.network.classes))
 
     def _replace(self, columns: Sequence[nn.Module], units: tuple[int, int] | None) -> None:
-        self.body.append(Columns(columns, units).to(self.device))
+        self.body.append(Columns(columns, units).to(self.network.example))
         replace_module(self.network, columns[0], self.body[-1])
 
     def added(self) -> int:
