@@ -173,7 +173,8 @@ class GPM(Loop):
         grown = consolidation.grow(weights, grams, thresholds, self._rank_rule, fixed)
         full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
         unprotected = moving if self._unsupported == "error" else []
-        checks.warn(probe.inconclusive, self._verifier.measure(SUSPICIOUS, probe), unprotected, full)
+        moved = Verification((*self._constraint.checks(), *self._buffers.checks(probe)), SUSPICIOUS)
+        checks.warn(probe.inconclusive, moved, unprotected, full)
         record = self._recall.record(grown, grams, thresholds, probe) if self._recall else None
         for weight, subspaces, count in grown:
             weight.adopt(subspaces, [*weight.added, count])

@@ -40,6 +40,7 @@ class Probe:
         self._weights = [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
         self._device = next(self._model.parameters()).device
         self.examples: Any = None
+        self.before: list[Tensor] | None = None  # the outputs for the examples, once they were tested
         self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in self._weights), default=0.0)
         self.inconclusive = ""  # the reason, if nothing could be tested
 
@@ -75,23 +76,36 @@ class Probe:
     ) -> tuple[dict[ProtectedWeight, float], Weights]:
         """Returns the uncovered weights, and those that this batch cannot test."""
         rows: dict[ProtectedWeight, list[Tensor]] = {weight: [] for weight in weights}
+        # Rows are copied, since a model may overwrite its inputs later.
+        sinks = {w: (lambda more, kept=kept: kept.append(more.detach().clone())) for w, kept in rows.items()}
         try:
-            before = self.outputs(batch, {weight: partial(_append_copy, kept) for weight, kept in rows.items()})
+            before = self.outputs(batch, sinks)
         except Exception as error:  # a norm may refuse a single example, a model inputs that are no images
             if batch is self.examples:
                 self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
             return {}, weights
-        free = self._random_change(weights) if change is None else change
+        if batch is self.examples:
+            self.before = before
+        free = dict(change or {})
+        generator = torch.Generator(self._device).manual_seed(0)
+        for parameter in {p: None for weight in weights for p in weight.parameters} if change is None else ():
+            size = SIZE * parameter.double().square().mean().sqrt().clamp(min=1e-8)
+            free[parameter] = size * torch.randn(parameter.shape, generator=generator, device=self._device).double()
         unseen = {p: free[p].double().clone() for weight in weights for p in weight.parameters}
         for weight in weights:  # a weight that is seen from two sides must be invisible from both
             weight.change_among(unseen, partial(_outside_rows, weight, rows[weight]))
-        testable = [w for w in weights if any(_norm(unseen, p) > NEGLIGIBLE * _norm(free, p) for p in _parts(w))]
+        # A bias may have parts that belong to other weights.
+        parts = {weight: [Bias(weight.view.weight, None), *weight.biases] for weight in weights}
+        norms = {
+            (w, p): [float(p.part_of(x[p.parameter]).norm()) for x in (unseen, free)] for w in weights for p in parts[w]
+        }
+        testable = [w for w in weights if any(norms[w, p][0] > NEGLIGIBLE * norms[w, p][1] for p in parts[w])]
         untested = [weight for weight in weights if weight not in testable]
 
         def moved_by(changes: Mapping[Tensor, Tensor], some: Weights) -> float:
-            parts = {part for weight in some for part in _parts(weight)}
-            with restored({part.parameter for part in parts}):
-                for part in parts:
+            moving = {part for weight in some for part in parts[weight]}
+            with restored({part.parameter for part in moving}):
+                for part in moving:
                     value = part.part_of(part.parameter.detach())
                     value.copy_(value.double() + part.part_of(changes[part.parameter]))
                 return change_of(before, self.outputs(batch))
@@ -104,21 +118,17 @@ class Probe:
             return {}, []
         # Outputs that react strongly to any change of the weights also show more of the rounding.
         reaction = moved_by(free, testable)
-        parts = [part for weight in testable for part in _parts(weight)]
-        size = _norm(free, *parts) / _norm({part.parameter: part.parameter for part in parts}, *parts)
-        allowed = max(10 * noise, self.rounding * max(1.0, reaction, reaction / size))
+        moving = {part for weight in testable for part in parts[weight]}
+        squares = [
+            [float(p.part_of(x).detach().double().square().sum()) for x in (free[p.parameter], p.parameter)]
+            for p in moving
+        ]
+        moved, whole = (sqrt(sum(column)) for column in zip(*squares, strict=True))
+        allowed = max(10 * noise, self.rounding * max(1.0, reaction, reaction * whole / max(moved, 1e-12)))
         if together <= allowed:
             return {}, untested
-        found = {weight: moved for weight in testable if (moved := moved_by(unseen, [weight])) > allowed}
+        found = {weight: by for weight in testable if (by := moved_by(unseen, [weight])) > allowed}
         return found or dict.fromkeys(testable, together), untested
-
-    def _random_change(self, weights: Weights) -> dict[Tensor, Tensor]:
-        generator = torch.Generator(self._device).manual_seed(0)
-        free: dict[Tensor, Tensor] = {}
-        for parameter in {p: None for weight in weights for p in weight.parameters}:
-            size = SIZE * parameter.double().square().mean().sqrt().clamp(min=1e-8)
-            free[parameter] = size * torch.randn(parameter.shape, generator=generator, device=self._device).double()
-        return free
 
     @property
     def rounding(self) -> float:
@@ -129,23 +139,8 @@ class Probe:
     def outputs(self, batch: Any = None, sinks: Sinks | None = None) -> list[Tensor]:
         """Returns all numbers that the model gives for a batch in eval mode; `sinks` get the rows of their weights."""
         batch = copy.deepcopy(self.examples if batch is None else batch)
-        returned: list[object] = []
-        devices = [self._device] if self._device.type == "cuda" else []
-        with (
-            self._outer_outputs() as outputs,
-            full_precision(self._device),
-            restored(self._model.buffers()),
-            torch.random.fork_rng(devices=devices),
-        ):
-            torch.manual_seed(0)  # the same random numbers every time
-            record_rows(self._model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
-        # A forward function may add a penalty on the weights: the model's own outputs count first.
-        numbers = (x.detach() for x in _all_tensors(outputs or returned, set()) if x.is_floating_point())
-        return [x.double() for x in numbers if x.numel()]
-
-    @contextmanager
-    def _outer_outputs(self) -> Iterator[list[Any]]:
-        """Collects what modules return to code outside the model."""
+        # A forward function may add a penalty on the weights: what modules return to code outside the model counts first.
+        returned: list[Any] = []
         outputs: list[Any] = []
         running: list[nn.Module] = []
 
@@ -156,12 +151,19 @@ class Probe:
             kinds = {x.dtype for x in _all_tensors(output, set()) if x.is_floating_point()}
             self._eps = max([self._eps, *(torch.finfo(kind).eps for kind in kinds)])
 
+        devices = [self._device] if self._device.type == "cuda" else []
         with ExitStack() as stack:
             for module in self._model.modules():
                 if not isinstance(module, torch.jit.ScriptModule):
                     stack.callback(module.register_forward_pre_hook(lambda called, _: running.append(called)).remove)
                     stack.callback(module.register_forward_hook(after, always_call=True).remove)
-            yield outputs
+            for context in (full_precision(self._device), restored(self._model.buffers())):
+                stack.enter_context(context)
+            stack.enter_context(torch.random.fork_rng(devices=devices))
+            torch.manual_seed(0)  # the same random numbers every time
+            record_rows(self._model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
+        numbers = (x.detach() for x in _all_tensors(outputs or returned, set()) if x.is_floating_point())
+        return [x.double() for x in numbers if x.numel()]
 
 
 def _all_tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
@@ -180,12 +182,8 @@ def _all_tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
         yield from _all_tensors(part, seen)
 
 
-def _append_copy(rows: list[Tensor], more: Tensor) -> None:
-    rows.append(more.detach().clone())  # a model may overwrite its inputs later
-
-
 def _outside_rows(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:
-    """The part of a stack (groups, outputs, n) that gives 0 for every row."""
+    """The part of a stack (groups, outputs, n) that gives 0 for every row, up to the rounding of the weight's type."""
     if not rows:
         return stack
     if weight.view.one_hot:
@@ -198,34 +196,22 @@ def _outside_rows(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) ->
         for part in rows:
             gram.add(part)
         energies = [gram.energy(group) for group in range(weight.view.groups)]
-    return torch.stack([_outside(matrix, own, tolerance) for matrix, own in zip(stack, energies, strict=True)])
-
-
-def _outside(matrix: Tensor, energy: Energy, tolerance: float) -> Tensor:
-    """The part of a matrix that gives 0 for the rows, but for directions in which they have less than the tolerance."""
-    if energy.is_rows:
-        basis, sizes, _ = torch.linalg.svd(energy.tensor.mT, full_matrices=False)
-    else:
-        gram = energy.tensor
-        least = tolerance**2 * gram.diagonal().sum() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-        if not int(torch.linalg.cholesky_ex(gram - least)[1]):
-            return torch.zeros_like(matrix)  # the rows have more than that in every direction
-        values, basis = torch.linalg.eigh(gram)
-        sizes = values.clamp(min=0).sqrt()
-    basis = basis[:, sizes > tolerance * sizes.max()]
-    for _ in range(2):  # once leaves rounding behind
-        matrix = matrix - (matrix @ basis) @ basis.mT
-    return matrix
-
-
-def _parts(weight: ProtectedWeight) -> list[Bias]:
-    """The weight and its biases, without the parts of a bias that belong to other weights."""
-    return [Bias(weight.view.weight, None), *weight.biases]
-
-
-def _norm(tensors: Mapping[Tensor, Tensor], *parts: Bias) -> float:
-    squares = (part.part_of(tensors[part.parameter].detach()).double().square().sum() for part in parts)
-    return sqrt(max(sum(map(float, squares)), 1e-24))
+    outside = []
+    for matrix, energy in zip(stack, energies, strict=True):
+        if energy.is_rows:
+            basis, sizes, _ = torch.linalg.svd(energy.tensor.mT, full_matrices=False)
+        else:
+            least = tolerance**2 * energy.total() * torch.eye(stack.shape[2], dtype=torch.float64, device=stack.device)
+            if not int(torch.linalg.cholesky_ex(energy.tensor - least)[1]):
+                outside.append(torch.zeros_like(matrix))  # the rows have more than the tolerance in every direction
+                continue
+            values, basis = torch.linalg.eigh(energy.tensor)
+            sizes = values.clamp(min=0).sqrt()
+        basis = basis[:, sizes > tolerance * sizes.max()]
+        for _ in range(2):  # once leaves rounding behind
+            matrix = matrix - (matrix @ basis) @ basis.mT
+        outside.append(matrix)
+    return torch.stack(outside)
 
 
 def change_of(before: list[Tensor], after: list[Tensor]) -> float:

@@ -76,35 +76,30 @@ class Verifier:
     def remember(self, task: int, probe: Probe) -> None:
         """Keeps the probe's examples as those of a task that is consolidated now."""
         if probe.examples is None or probe.inconclusive:
-            self.witnesses.clear()
             return
-        anchors = self._constraint.anchors
-        fixed = {p for p in self._protection.model.parameters() if p not in anchors and not p.requires_grad}
-        own = {n: t.detach().clone() for n, t in self._tensors().items() if t not in anchors and t not in fixed}
-        outputs = [x.cpu() for x in probe.outputs()]
+        try:
+            outputs = [x.cpu() for x in probe.before or probe.outputs()]
+        except Exception:  # a few examples alone may be too few
+            return
+        model, anchors = self._protection.model, self._constraint.anchors
+        fixed = {p for p in model.parameters() if p not in anchors and not p.requires_grad}
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        own = {name: t.detach().clone() for name, t in tensors.items() if t not in anchors and t not in fixed}
         self.witnesses = [Witness(w.task, w.probe, w.outputs, {}, {}, {}) for w in self.witnesses[1 - KEPT :]]
         self.witnesses.append(Witness(task, probe, outputs, anchors, own, {p: checksum(p) for p in fixed}))
-
-    def _tensors(self) -> dict[str, Tensor]:
-        model = self._protection.model
-        return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-    def measure(self, tolerance: float, probe: Probe | None = None, grams: Grams | None = None) -> Verification:
-        """Compares the tensors: W·M, frozen parameters, buffers."""
-        return Verification((*self._constraint.checks(grams), *self._buffers.checks(probe)), tolerance)
 
     def verify(self, batches: Any, tolerance: float, forward: Forward, recall: Recall | None = None) -> Verification:
         """Compares tensors and outputs; see `GPM.verify`."""
         message = ""
         failure: Exception | None = None
-        batches = list(batches) if isinstance(batches, Iterator) else batches  # they are read more than once
+        batches = list(batches) if recall and isinstance(batches, Iterator) else batches  # they are read more than once
         try:
             tasks = [TaskCheck(f"task {w.task}", self._drift(w)) for w in self.witnesses]
             given, grams = self._drifts(batches, forward) if batches is not None else ([], None)
             last = self.witnesses[-1] if self.witnesses else None
-            tensors = self.measure(tolerance, last.probe if last else None, grams)
+            layers = (*self._constraint.checks(grams), *self._buffers.checks(last.probe if last else None))
             recalled = recall.drift(batches, forward) if recall else []
-            result = Verification(tensors.layers, tolerance, (*tasks, *given, *recalled))
+            result = Verification(layers, tolerance, (*tasks, *given, *recalled))
             rounding = NARROW_ROUNDINGS * max((torch.finfo(p.dtype).eps for p in self._constraint.anchors), default=0.0)
             moved = [f"{x.name} ({x.drift:.2g})" for x in recalled if (x.drift or 0) > max(tolerance, rounding)]
             message = result.leaks() or (RECALL_MOVED.format(", ".join(moved)) if moved else "")
@@ -118,8 +113,8 @@ class Verifier:
             raise LeakError(message or f"{failed} other rank(s) found a leak; see their errors.")
         if drifted := [f"{x.drift:.0%} for {x.name}" for x in result.tasks if (x.drift or 0) > FORGOTTEN]:
             most = sorted((x for x in result.layers if x.drift), key=lambda x: -(x.drift or 0))[:3]
-            layers = f" The layers that drift most: {', '.join(repr(x.name) for x in most)}." if most else ""
-            warnings.warn(DRIFTED.format(", ".join(drifted), layers), stacklevel=3)
+            named = f" The layers that drift most: {', '.join(repr(x.name) for x in most)}." if most else ""
+            warnings.warn(DRIFTED.format(", ".join(drifted), named), stacklevel=3)
         return result
 
     def _drift(self, witness: Witness) -> float | None:
@@ -160,7 +155,8 @@ class Verifier:
 
     def _unexplained(self, last: Witness) -> str:
         """Describes a change of the last task's outputs that neither W·M nor other tensors explain."""
-        anchors, now = self._constraint.anchors, self._tensors()
+        anchors, model = self._constraint.anchors, self._protection.model
+        now = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         own = {now[n]: value for n, value in last.unprotected.items() if n in now and now[n].shape == value.shape}
         gone = [n for n in last.unprotected if n not in now]
         other_type = [p for p, anchor in anchors.items() if p.dtype != anchor.dtype]

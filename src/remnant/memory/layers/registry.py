@@ -142,20 +142,14 @@ def views_of(layer: nn.Module) -> list[LayerView] | None:
 
 def rule_of(layer: nn.Module) -> Rule | None:
     """Returns the rule for a layer's type, or for its nearest base."""
-    kind = _described_type(layer)
-    return None if kind is None else _rules.get(kind) or _rules[f"{kind.__module__}.{kind.__qualname__}"]
-
-
-def _described_type(layer: nn.Module) -> type | None:
-    """The nearest base of a layer's type that has a rule."""
-    kinds = type(layer).__mro__
-    return next((k for k in kinds if k in _rules or f"{k.__module__}.{k.__qualname__}" in _rules), None)
+    keys = (key for kind in type(layer).__mro__ for key in (kind, f"{kind.__module__}.{kind.__qualname__}"))
+    return next((_rules[key] for key in keys if key in _rules), None)
 
 
 def described_forward(layer: nn.Module) -> type | None:
     """Returns the class whose forward the layer's rule describes, if the layer has another forward of its own."""
-    kind = _described_type(layer) or nn.Module
-    owner = next(base for base in kind.__mro__ if "forward" in vars(base))
+    kinds = [k for k in type(layer).__mro__ if k in _rules or f"{k.__module__}.{k.__qualname__}" in _rules]
+    owner = next(base for base in (*kinds, nn.Module)[0].__mro__ if "forward" in vars(base))
     return owner if "forward" in vars(layer) or type(layer).forward is not vars(owner)["forward"] else None
 
 

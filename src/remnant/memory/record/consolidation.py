@@ -55,22 +55,17 @@ def gather(
     if ranks > 1:
         for gram in grams.values():
             gram.replace(summed(gram.matrix()), int(summed(torch.tensor(gram.count))))
-    _check_rows(grams)
-    return grams
-
-
-def _check_rows(grams: Grams) -> None:
     if grams and not any(gram.count for gram in grams.values()):
         raise ConsolidationError(
             "No protected layer got a single example: nothing was remembered. Are the batches empty, and does the forward "
             "pass reach the layers?"
         )
-    bad = [name for name, gram in grams.items() if not bool(torch.isfinite(gram.matrix()).all())]
-    if bad:
+    if bad := [repr(name) for name, gram in grams.items() if not bool(torch.isfinite(gram.matrix()).all())]:
         raise ConsolidationError(
-            f"Inputs of {', '.join(map(repr, bad))} contain NaN or inf. Nothing was remembered. Check the data and whether "
-            "training diverged, then consolidate again."
+            f"Inputs of {', '.join(bad)} contain NaN or inf. Nothing was remembered. Check the data and whether training "
+            "diverged, then consolidate again."
         )
+    return grams
 
 
 def grow(

@@ -66,31 +66,30 @@ def record_rows(
 
 
 def _hook(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | None) -> Callable[..., None]:
+    groups, inputs, biases = weight.view.groups, weight.view.inputs, len(weight.biases)
+
     def before_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if examples is not None:
             args = tuple(arg[:examples] if isinstance(arg, Tensor) and arg.ndim else arg for arg in args)
-        rows = site.view.rows(*args, **kwargs)
+        found = site.view.rows(*args, **kwargs)
         ones = site.view.real(*args, **kwargs) if site.view.real else 1
-        for chunk in [rows] if isinstance(rows, Tensor) else rows:
-            sink(chunk if site.view.one_hot else _augmented(weight, chunk, site.bias, ones))
+        for rows in [found] if isinstance(found, Tensor) else found:
+            if site.view.one_hot:
+                sink(rows)
+                continue
+            rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
+            if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != (groups, inputs):
+                raise ConsolidationError(
+                    f"{weight.name!r} takes {inputs} inputs in {groups} group(s), and was given rows of shape "
+                    f"{tuple(rows.shape)}. Check the batches and, if you registered a rule for the layer, the rule."
+                )
+            if biases:  # one more column per bias: 1 for the bias of this site, 0 for the others
+                rows = F.pad(rows, (0, biases))
+                if site.bias is not None:
+                    rows[:, :, site.bias - biases] = ones
+            sink(rows)
 
     return before_forward
-
-
-def _augmented(weight: ProtectedWeight, rows: Tensor, bias: int | None, ones: Tensor | int) -> Tensor:
-    """Rows as (groups, N, n), with one more column per bias: 1 for the bias of this site, 0 for the others."""
-    rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
-    groups, inputs = weight.view.groups, weight.view.inputs
-    if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != (groups, inputs):
-        raise ConsolidationError(
-            f"{weight.name!r} takes {inputs} inputs in {groups} group(s), and was given rows of shape {tuple(rows.shape)}. "
-            "Check the batches and, if you registered a rule for the layer, the rule."
-        )
-    if biases := len(weight.biases):
-        rows = F.pad(rows, (0, biases))
-        if bias is not None:
-            rows[:, :, bias - biases] = ones
-    return rows
 
 
 @contextmanager
