@@ -168,7 +168,10 @@ class ProtectedWeight:
         if isinstance(tensors, Mapping):
             tensors = [tensors[p].to(p.device) for p in self.parameters]
         weight, *biases = (tensor.detach() for tensor in tensors)
-        stack = self.view.matrix(weight, channels_last=self._channels_last and not by_rows)
+        if weight.ndim == 2 and self.view.groups == 1 and not self.view.output_dim:
+            stack = weight[None]  # what `matrix` returns, but sooner: this runs in every step
+        else:
+            stack = self.view.matrix(weight, channels_last=self._channels_last and not by_rows)
         if biases:
             groups, outputs = stack.shape[:2]
             parts = [bias.part_of(b).reshape(groups, outputs, 1) for b, bias in zip(biases, self.biases, strict=True)]
