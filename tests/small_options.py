@@ -13,8 +13,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mega-i": {"memory": 20, "memory_batch": 8},
     "mega-ii": {"memory": 20, "memory_batch": 8},
     "mer": {"memory": 20, "memory_batch": 8, "at_once": 4},
+    "icarl": {"memory": 20},
     "gem": {"memory": 20},
     "ogd": {"samples": 15},
     "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
     "packnet": {"retrain": 1},
+    "dgr": {"hidden": [8], "latent": 3},
 }

@@ -7,11 +7,13 @@ from .analytic import Analytic
 from .apd import APD
 from .base import Method
 from .baselines import Finetune, Multitask, SingleTask
+from .dgr import DGR
 from .er import ER
 from .ewc import EWC
 from .gem import GEM
 from .gpm import GradientProjection
 from .hat import HAT
+from .icarl import ICaRL
 from .mas import MAS
 from .mega import MEGA1, MEGA2
 from .mer import MER
@@ -20,6 +22,7 @@ from .optimizers import OPTIMIZERS
 from .owm import OWM
 from .packnet import PackNet
 from .pgn import PGN
+from .rcl import RCL
 from .si import SI
 
 _BUILT_IN = (
@@ -36,13 +39,16 @@ _BUILT_IN = (
     MEGA1,
     MEGA2,
     MER,
+    ICaRL,
     ER,
     OGD,
     OWM,
     APD,
     PGN,
+    RCL,
     Analytic,
     PackNet,
+    DGR,
 )
 METHODS: Registry[type[Method]] = Registry("method", "remnant.methods")
 METHODS.update({method.name: method for method in _BUILT_IN})

@@ -38,15 +38,20 @@ class MixedLoss(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor, tasks: int) -> Tensor:
         """Returns the loss of examples of the first `tasks` tasks."""
+        return F.cross_entropy(self.scores(x, labels, tasks), labels, ignore_index=NO_LABEL)
+
+    def scores(self, x: Tensor, labels: Tensor, tasks: int) -> Tensor:
+        """Returns the scores of all classes of the first `tasks` tasks; −∞ for those of another task than the label's."""
         if not self.network.multi_head:
-            return F.cross_entropy(self.network(x), labels, ignore_index=NO_LABEL)
+            scores: Tensor = self.network(x)
+            return scores
         heads = [self.network.head_of(task) for task in range(tasks)]
         weight = torch.cat([head.weight for head in heads])
         bias = torch.cat([head.bias for head in heads]) if heads[0].bias is not None else None
         scores = F.linear(self.network.features(x), weight, bias)
         # NO_LABEL, -1, selects the last row, so that no example has all its scores masked.
         others = self.others[: len(weight), : len(weight)][labels]
-        return F.cross_entropy(scores.masked_fill(others, -torch.inf), labels, ignore_index=NO_LABEL)
+        return scores.masked_fill(others, -torch.inf)
 
 
 class Replay(Method):
