@@ -90,6 +90,18 @@ def test_three_tasks_are_sgd_on_the_loss_with_the_penalty(classes: Any) -> None:
     assert method.nbytes == 2 * sum(p.nbytes for p in method.shared.values())
 
 
+def test_a_random_part_of_the_examples_is_enough() -> None:
+    method = MAS(network(classes=3), lr=0.1, samples=5)
+    split = data(method.network, 0)
+    method.start(0)
+    torch.manual_seed(2)
+    method.finish(0, split)
+    torch.manual_seed(2)
+    chosen = torch.randperm(24)[:5]
+    expected = slow_importance(method.network, list(method.shared.values()), split.x[chosen], 0)
+    assert close(method.importance, expected)
+
+
 def test_it_forgets_less_than_no_protection(tmp_path: Path) -> None:
     found = []
     for method in ("finetune", "mas"):
@@ -102,5 +114,6 @@ def test_it_forgets_less_than_no_protection(tmp_path: Path) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(OptionError, match="takes a"):
-        resolve("pmnist", "mas", ["strength=-1"])
+    for wrong in ("strength=-1", "samples=0"):
+        with pytest.raises(OptionError, match="takes a"):
+            resolve("pmnist", "mas", [wrong])
