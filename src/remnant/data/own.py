@@ -24,6 +24,7 @@ Pair = tuple[ArrayLike, ArrayLike]
 TorchExamples = TorchDataset[tuple[ArrayLike, int]]
 Size = tuple[int, int]  # height, width
 T = TypeVar("T")
+MOST_CLASSES = 1_000_000  # of one head
 
 
 @dataclass
@@ -89,6 +90,8 @@ def make_stream(
     if relabel:
         _relabel(parts, head)
     sizes = _head_sizes(train, head, classes)
+    if max(sizes) > MOST_CLASSES:
+        raise DataError(f"A head of {max(sizes):,} classes is too large. Number the classes from 0 (relabel=True).")
     tasks = []
     for t, (title, examples) in enumerate(zip(names, train, strict=True)):
         outputs = sizes[0] if head == "single" else sizes[t]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from remnant.errors import RunError
-from remnant.experiments import resolve
+from remnant.errors import RunError, UserError
+from remnant.experiments import Plan, resolve, run
 from remnant.experiments.execute import build_method
 
 CPU = torch.device("cpu")
@@ -55,3 +56,69 @@ def test_settings_that_do_not_fit_each_other_name_the_run() -> None:
     settings = resolve("permuted-digits", "finetune", ["network.name=alexnet"])
     with pytest.raises(RunError, match="finetune on permuted-digits: AlexNet cannot take images of 8×8"):
         build_method(settings, 0, CPU)
+
+
+OWN = """import sys
+import torch
+from remnant.data import Stream
+
+def made(x, **options):
+    return Stream.from_arrays([(x, torch.arange(len(x)) % 2)] * 2, **options)
+
+def tokens(seed):
+    return made(torch.zeros(20, 8, dtype=torch.int64))
+
+def leaves(seed):
+    sys.exit(0)
+
+def huge(seed):
+    return made(torch.zeros(1).expand(20, 10**10))
+
+def endless(seed):
+    return made(torch.rand(20, 8), classes=10**10)
+
+class Leaving(torch.utils.data.Dataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, index):
+        return (torch.zeros(8), 0) if index == 0 else sys.exit(0)
+
+def leaves_later(seed):
+    return Stream.from_datasets([Leaving()] * 2, [Leaving()] * 2, classes=2)
+"""
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)], ids=["in this process", "in children"])
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("tokens", "mlp cannot take inputs of torch.int64 and shape .8,"),
+        ("leaves", r"could not be built: SystemExit: 0 \(mine\.py, line 12\)"),
+        ("leaves_later", r"could not be built: SystemExit: 0 \(mine\.py, line 24\)"),
+        ("huge", "huge needs more memory than this machine has"),
+        ("endless", "A head of 10,000,000,000 classes is too large"),
+    ],
+)
+def test_a_stream_that_cannot_run_gives_a_sentence_and_leaves_no_folder(
+    name: str, sentence: str, seeds: tuple[int, ...], tmp_path: Path
+) -> None:
+    if len(seeds) > 1 and name not in ("leaves", "huge"):
+        pytest.skip("starting processes takes seconds")
+    (tmp_path / "mine.py").write_text(OWN)
+    plan = Plan(resolve(f"{tmp_path / 'mine.py'}:{name}", "gpm"), seeds, tmp_path / "runs", device="cpu")
+    with pytest.raises(UserError, match=sentence):
+        run(plan)
+    assert not list((tmp_path / "runs").rglob("seed*"))
+
+
+def test_a_file_that_exits_is_an_error_whatever_its_code(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(UserError, match="could not be run: SystemExit: 0"):
+        run(Plan(resolve(f"{tmp_path / 'mine.py'}:stream", "gpm"), (0,), tmp_path / "runs", device="cpu"))
+
+
+def test_a_network_is_refused_before_its_weights_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else 100)  # 400 kB
+    build_method(resolve("permuted-digits", "finetune"), 0, CPU)
+    with pytest.raises(RunError, match="mlp needs more memory"):
+        build_method(resolve("permuted-digits", "finetune", ["network.hidden=[500, 500]"]), 0, CPU)

@@ -1,7 +1,8 @@
 """Carries out runs: `run(Plan(resolve("permuted-digits", "gpm"), seeds=(0,), root=Path("runs")))`."""
 
+from .build import build_method
 from .launch import Plan, pick_device, prepare_torch, run
-from .one_run import Progress, RunInProgress, Watcher, build_method
+from .one_run import Progress, RunInProgress, Watcher
 from .resume import unfinished
 from .sweep import sweep_rows, sweep_settings, without_drift
 

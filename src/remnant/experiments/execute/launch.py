@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
 import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.queues import Queue
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +137,10 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
                 folder.clear_checkpoints()  # a kill right after the result leaves them
                 watch(Progress(folder.seed, note=finished_before(folder)))
         _run_seeds(plan, [folder for folder in folders if not folder.finished], device, watch)
+        if vanished := [str(folder.path) for folder in folders if not folder.finished]:
+            raise RunError(
+                f"{', '.join(vanished)}: the result is gone. Was the folder moved or removed during the run?"
+            )
     except Exception:
         for folder in folders:
             _remove_if_unused(folder, watch)
@@ -169,52 +172,61 @@ def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
 def run_seed(plan: Plan, folder: RunFolder, device: torch.device, watch: Watcher) -> None:
     """Runs one seed to its end, unless it is finished already."""
     with folder.lock():
-        if not folder.finished:
+        if folder.finished:
+            return
+        try:
             run_to_completion(RunInProgress(plan, folder, device, watch).work())
+        except SystemExit as error:  # an exit code of 0 would pass for success
+            raise RunError(f"Seed {folder.seed}: code of the run called sys.exit({error.code!r}).") from error
 
 
 def _run_in_processes(plan: Plan, folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:
     """Runs each seed in a process of its own, `plan.parallel` or one per core at a time."""
     context = multiprocessing.get_context("spawn")
-    messages: Queue[Progress | str] = context.Queue()
-    waiting, running = list(folders), dict[int, Any]()
+    waiting, running = list(folders), dict[Any, tuple[int, Any]]()
     errors: list[str] = []
+    ready: Any
     limit = plan.parallel or os.cpu_count() or 1
-    while waiting or running:
-        while waiting and len(running) < limit:
-            folder = waiting.pop(0)
-            process = context.Process(target=_run_in_child, args=(plan, folder, device, messages))
-            running[folder.seed] = process
-            process.start()
-        try:
-            message = messages.get(timeout=0.2)
-            if isinstance(message, Progress):
-                watch(message)
-            else:
-                errors.append(message)
-        except queue.Empty:
-            pass
-        for seed, process in list(running.items()):
-            if not process.is_alive() and messages.empty():
-                running.pop(seed).join()
-                if process.exitcode not in (0, None):
-                    errors.append(f"Seed {seed}: its process ended with code {process.exitcode}.")
+    try:
+        while waiting or running:
+            while waiting and len(running) < limit:
+                folder = waiting.pop(0)
+                messages, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_run_in_child, args=(plan, folder, device, sender))
+                process.start()
+                sender.close()  # so that the child's end is the only one, and ends with it
+                running[messages] = folder.seed, process
+            for ready in wait(list(running)):
+                try:
+                    message = ready.recv()
+                except (EOFError, OSError):
+                    seed, process = running.pop(ready)
+                    process.join()
+                    errors += [f"Seed {seed}: its process ended with code {process.exitcode}."] * bool(process.exitcode)
+                    continue
+                if isinstance(message, Progress):
+                    watch(message)
+                else:
+                    errors.append(message)
+    finally:
+        for _, process in running.values():  # after an interrupt: the interpreter would wait for them
+            process.terminate()
     if errors:
         raise RunError(" ".join(sorted(errors)) + " Finished tasks are kept; run the same command again to continue.")
 
 
-def _run_in_child(plan: Plan, folder: RunFolder, device: torch.device, messages: Queue[Progress | str]) -> None:
+def _run_in_child(plan: Plan, folder: RunFolder, device: torch.device, messages: Connection) -> None:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
         prepare_torch(device, deterministic=plan.deterministic, tf32=plan.tf32)
-        run_seed(plan, folder, device, messages.put)
+        run_seed(plan, folder, device, messages.send)
     except RunError as error:  # its message names the run
-        messages.put(str(error))
+        messages.send(str(error))
     except (UserError, OSError) as error:
-        messages.put(f"Seed {folder.seed}: {error}")
+        messages.send(f"Seed {folder.seed}: {error}")
     except Exception as error:  # a bug, most likely in the user's own method: show all of it
         traceback.print_exc()
-        messages.put(f"Seed {folder.seed}: {type(error).__name__}: {error}")
+        messages.send(f"Seed {folder.seed}: {type(error).__name__}: {error}")
     except KeyboardInterrupt:  # the parent receives it too, and reports it
         os._exit(130)
 

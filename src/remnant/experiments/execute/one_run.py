@@ -2,33 +2,29 @@
 
 import math
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from remnant.accelerated import FastestTrainer, fuse_activations
-from remnant.data import Split, Stream, Task, load_stream
-from remnant.errors import RunError, UserError
+from remnant.accelerated import FastestTrainer
+from remnant.data import Split, Stream, Task
+from remnant.errors import RunError
 from remnant.evaluation import AccuracyMatrix, average_accuracy, backward_transfer, learning_accuracy
 from remnant.memory import ConsolidationError, StateError, activation_drift
-from remnant.methods import METHODS, Method
-from remnant.models import build
-from remnant.registry import file_of, is_file_reference
+from remnant.methods import Method
 from remnant.training import Blocking, EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, evaluate_method
 
-from ..runs import RunFolder, note_code
-from ..settings import Settings, recipe
+from ..runs import CHECKPOINT_SHAPE, RunFolder, check, check_alike, note_code
+from .build import build_method
 
 if TYPE_CHECKING:
     from .launch import Plan
 
 DRIFT_EXAMPLES = 1000  # of the test set; a convolutional layer has millions of activations for them
-OTHER_LAYERS = " The recipe's thresholds name layers of its own network: add --set threshold=0.97."
 
 
 @dataclass(frozen=True)
@@ -49,45 +45,6 @@ class Progress:
 Watcher = Callable[[Progress], None]
 
 
-def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[Stream, Method]:
-    """Builds the stream of a seed, and the method with its network on the device."""
-    name = settings.benchmark
-    try:
-        stream = load_stream(name, seed=seed, **settings.stream)
-        classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
-        options = dict(settings.network)
-        name = options.pop("name")
-        network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
-        if device.type == "cuda":
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
-            fuse_activations(network)
-        name = settings.method
-        method = METHODS[name](network.to(device), **settings.options)
-        if settings.optimizer:
-            method.use_optimizer(**settings.optimizer)
-    except UserError:
-        raise
-    except Exception as error:
-        if is_file_reference(name):
-            place = _line(error, name)
-            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{place}.") from error
-        if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
-            usual = recipe(settings.benchmark, settings.protocol).methods.get(settings.method, {}).get("threshold")
-            names_layers = str(error).startswith("threshold[")
-            hint = OTHER_LAYERS if names_layers and settings.options["threshold"] == usual else ""
-            raise RunError(f"{settings.method} on {settings.benchmark}: {error}{hint}") from error
-        raise
-    return stream, method
-
-
-def _line(error: Exception, name: str) -> str:
-    """The last line of the user's file on the way to the error."""
-    file = file_of(name).name
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename.endswith(file)]
-    return f" ({file}, line {lines[-1]})" if lines else ""
-
-
 class RunInProgress:
     """A run between its first task and its result. `work()` trains it; the folder's lock must be held."""
 
@@ -104,6 +61,7 @@ class RunInProgress:
         self.record_drift = plan.drift
         self.first_weights: dict[str, torch.Tensor] | None = None  # after the first task, if the drift is recorded
         self.seconds = {"train": 0.0, "evaluate": 0.0, "consolidate": 0.0}
+        self.lines = 0  # of metrics.jsonl
         self._clock = time.perf_counter()
         self._last_checkpoint = time.monotonic()
         self._diverged = False
@@ -118,7 +76,7 @@ class RunInProgress:
         self.validation = AccuracyMatrix(len(self.stream)) if all(len(task.valid) for task in self.stream) else None
         schedule = Schedule(lr=self.settings.options["lr"], **self.settings.training)
         trainer = FastestTrainer(schedule, self.plan.steps)
-        first, training = self._resume()
+        first, training = self._resume(schedule)
         if self.plan.steps == "captured" and self.device.type == "cpu":
             self._note(first, "steps are not captured: CUDA graphs need a GPU, and this run is on the CPU")
         if "patience" in self.settings.training and self.validation is None:
@@ -160,6 +118,7 @@ class RunInProgress:
     def _epoch_done(self, done: EpochDone, training: TrainingState) -> Blocking | None:
         """Records an epoch; returns a function that writes a checkpoint if one is due."""
         self.folder.record(**{name: value for name, value in vars(done).items() if name != "epochs"})
+        self.lines += 1
         self.watch(Progress(self.seed, done.task, len(self.tasks), epoch=done))
         if not math.isfinite(done.loss) and not self._diverged:
             self._diverged = True
@@ -203,14 +162,16 @@ class RunInProgress:
         between_tasks = training.epoch == 0
         ranks = self.method.ranks() if between_tasks else {}
         state = {
+            "run": str(self.folder.relative_path),
             "task": task,
+            "lines": self.lines,
             "training": dict(vars(training)),
             "method": self.method.state_dict(),
             "random": self.random.get(),
             "matrix": self.matrix.to_csv(),
             "validation": None if self.validation is None else self.validation.to_csv(),
             "seconds": dict(self.seconds),
-            "drift": self.first_weights,
+            "drift": self.first_weights or {},
         }
 
         def write() -> None:
@@ -223,37 +184,59 @@ class RunInProgress:
 
         return write
 
-    def _resume(self) -> tuple[int, TrainingState]:
+    def _resume(self, schedule: Schedule) -> tuple[int, TrainingState]:
         """Restores the newest checkpoint; returns the task and the state to continue from."""
         state, note = self.folder.load_checkpoint()
         if note:
             self._note(0, note, serious=True)
         if state is None:
-            self.folder.truncate_metrics(lambda line: False)
+            self.folder.truncate_metrics()
             return 0, TrainingState()
-        task = int(state["task"])
         try:
-            training = TrainingState.from_state(state["training"], self.device)
-            if training.epoch:
-                self.method.start(task)
-            self.method.load_state_dict(state["method"])
-        except (KeyError, TypeError, RuntimeError, StateError) as error:
+            training = self._restore(state, schedule)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, StateError) as error:
             raise RunError(
                 f"The checkpoint in {self.folder.path} does not fit this release's {self.settings.method} "
                 f"({str(error).splitlines()[0]}). Resume with the release that wrote it, or move the folder away."
             ) from error
-        self.random.set(state["random"])
-        self.seconds.update(state["seconds"])
-        self.matrix = AccuracyMatrix.from_csv(state["matrix"])
-        self.validation = AccuracyMatrix.from_csv(state["validation"]) if state.get("validation") else None
-        self.first_weights = state.get("drift") or None
-        self.record_drift = self.record_drift or self.first_weights is not None
-        done = (task, training.epoch)
-        self.folder.truncate_metrics(lambda line: (line["task"], line["epoch"]) <= done or line["task"] < task)
+        task, recorded = state["task"], state["lines"]
+        self.lines = self.folder.truncate_metrics((task, training.epoch))
         self._note(task, f"resumed at task {task + 1}, epoch {training.epoch + 1}")
+        if self.lines < recorded:
+            lost = f"{recorded - self.lines} of {recorded} lines of metrics.jsonl are missing or damaged"
+            self._note(task, f"{lost}: the report's curves leave these epochs out", serious=True)
         if other_code := note_code(self.folder, self.device):
             self._note(task, other_code, serious=True)
         return task, training
+
+    def _restore(self, state: dict[str, Any], schedule: Schedule) -> TrainingState:
+        """Takes over a checkpoint's state, or raises an error if it cannot be one of this run."""
+        check(state, CHECKPOINT_SHAPE)
+        if state["run"] != str(self.folder.relative_path):
+            raise ValueError(f"it belongs to {state['run']}")
+        task, training = state["task"], TrainingState.from_state(state["training"], self.device)
+        if task + bool(training.epoch) > len(self.tasks) or training.epoch > schedule.epochs:
+            raise ValueError(f"task {task}, epoch {training.epoch} is beyond the end of the run")
+        matrix = AccuracyMatrix.from_csv(state["matrix"])
+        validation = None if state["validation"] is None else AccuracyMatrix.from_csv(state["validation"])
+        learned = task if len(self.tasks) == len(self.stream) else task * len(self.stream)
+        for saved in (matrix, validation) if self.validation else (matrix,):
+            if saved is None or (saved.tasks, saved.learned) != (len(self.stream), learned):
+                raise ValueError(f"{saved} is not that of {learned} among {len(self.stream)} tasks")
+        if training.epoch:
+            self.method.start(task)
+        check_alike(self.method.state_dict(), state["method"])
+        self.method.load_state_dict(state["method"])
+        shapes = {name: tensor.shape for name, tensor in self.method.network.state_dict().items()}
+        for weights in (training.best, state["drift"]):
+            if weights and {name: tensor.shape for name, tensor in weights.items()} != shapes:
+                raise ValueError("its best or first weights are of another network")
+        self.matrix, self.validation = matrix, validation if self.validation else None
+        self.random.set(state["random"])
+        self.seconds.update(state["seconds"])
+        self.first_weights = state["drift"] or None
+        self.record_drift = self.record_drift or self.first_weights is not None
+        return training
 
     def _save_drift(self, test: Split, batch: int) -> None:
         """Records how far the layers drift for test inputs of the first task: the paper's interference activation."""

@@ -1,19 +1,23 @@
 """Finds interrupted runs, and plans that continue them in the way they were started."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from remnant.errors import RunError
 
-from ..runs import RunFolder, readable_runs
+from ..runs import RunFolder, doubtful_files, readable_runs
 from ..settings import Settings
 from .launch import EXECUTION, Plan
 
 
-def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> tuple[list[Plan], list[str]]:
+def unfinished(
+    path: Path, device: str, parallel: int, trust: Callable[[str], bool] = lambda question: False, **execution: Any
+) -> tuple[list[Plan], list[str]]:
     """Plans for every run at or below `path` without a result, and a sentence for each that cannot be resumed.
 
-    Seeds with the same settings share a plan. `execution` are options of `Plan` to change; None keeps the run's own.
+    Seeds with the same settings share a plan. `trust` is asked before a plan may run a Python file that was not there when
+    the run began, or that lies in the run's folder. `execution` are options of `Plan` to change; None keeps the run's own.
     """
     found, problems = readable_runs(path)
     if not found and not problems:
@@ -27,7 +31,14 @@ def unfinished(path: Path, device: str, parallel: int, **execution: Any) -> tupl
             else:
                 how = {**(folder.execution() or {}), **changed}
                 options = tuple((name, how[name]) for name in EXECUTION if name in how)
-                groups.setdefault((_root(folder), _settings(folder).digest, options), []).append(folder)
+                group = _root(folder), _settings(folder).digest, options
+                for file in doubtful_files(folder):
+                    reason = (
+                        f"{folder.path} would run {file}, which was not noted when the run began or lies in its folder"
+                    )
+                    if not trust(reason):
+                        raise RunError(f"{reason}. Read the file; if you trust it, resume with --trust.")
+                groups.setdefault(group, []).append(folder)
         except RunError as error:
             problems.append(str(error))
     plans = [

@@ -1,0 +1,98 @@
+"""Builds the stream, the network and the method of a run, and refuses what could not run."""
+
+import copy
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from remnant.accelerated import fuse_activations
+from remnant.data import BUILT_IN, Stream, load_stream
+from remnant.errors import RunError, UserError
+from remnant.methods import METHODS, Method
+from remnant.models import Network, build
+from remnant.registry import file_of, is_file_reference
+
+from ..settings import Settings, recipe
+
+OTHER_LAYERS = " The recipe's thresholds name layers of its own network: add --set threshold=0.97."
+TOO_LARGE = "needs more memory than this machine has. Use smaller inputs, fewer classes or a smaller network."
+
+
+def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[Stream, Method]:
+    """Builds the stream of a seed, and the method with its network on the device."""
+    name = settings.benchmark
+    try:
+        stream = load_stream(name, seed=seed, **settings.stream)
+        examples = None if name in BUILT_IN else stream[0].train.x[:2]
+        classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
+        options = dict(settings.network)
+        name = options.pop("name")
+        with _limited_memory(name):
+            network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
+        if examples is not None:
+            _check_inputs(network, examples, name)
+        if device.type == "cuda":
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
+            fuse_activations(network)
+        name = settings.method
+        method = METHODS[name](network.to(device), **settings.options)
+        if settings.optimizer:
+            method.use_optimizer(**settings.optimizer)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if "allocate memory" in str(error) or isinstance(error, MemoryError):
+            raise RunError(f"{name} {TOO_LARGE}") from error
+        if is_file_reference(name) or isinstance(error, SystemExit):
+            place = _line(error, name)
+            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{place}.") from error
+        if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
+            usual = recipe(settings.benchmark, settings.protocol).methods.get(settings.method, {}).get("threshold")
+            names_layers = str(error).startswith("threshold[")
+            hint = OTHER_LAYERS if names_layers and settings.options["threshold"] == usual else ""
+            raise RunError(f"{settings.method} on {settings.benchmark}: {error}{hint}") from error
+        raise
+    return stream, method
+
+
+@contextmanager
+def _limited_memory(name: str) -> Iterator[None]:
+    """Refuses a network as soon as its weights and their gradients exceed the memory, before they are filled."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**63
+    weights = 0
+
+    def count(module: nn.Module, key: str, parameter: nn.Parameter | None) -> None:
+        nonlocal weights
+        weights += 0 if parameter is None else parameter.nbytes
+        if 2 * weights > memory:
+            raise RunError(f"{name} {TOO_LARGE}")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _check_inputs(network: Network, x: Tensor, name: str) -> None:
+    """Takes two examples of a user's own stream through a copy of the network."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(network).eval()(x, 0)
+    except Exception as error:
+        raise RunError(
+            f"{name} cannot take inputs of {x.dtype} and shape {tuple(x.shape[1:])} ({type(error).__name__}: {error}). "
+            "Convert the inputs of the stream, or choose another network (network.name); int64 needs an embedding."
+        ) from error
+
+
+def _line(error: BaseException, name: str) -> str:
+    """The last line of the user's file on the way to the error."""
+    file = file_of(name).resolve()
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    return f" ({file.name}, line {lines[-1]})" if lines else ""
