@@ -189,3 +189,31 @@ def test_settings_are_checked() -> None:
     for wrong in ("memory=0", "memory_strength=-0.5", "ridge=-1"):
         with pytest.raises(OptionError, match="takes a"):
             resolve("pmnist", "gem", [wrong])
+
+
+def test_a_memory_batch_draws_as_many_labelled_examples_of_every_past_task() -> None:
+    method = GEM(network(), lr=0.1, memory=30, memory_batch=8)
+    method.memory.tasks = 3
+    for task, count in enumerate((32, 4)):  # the second task fills only a part of its share
+        method.start(task)
+        method.finish(task, data(method.network, task, count))
+    method.start(2)
+    seen = set()
+    for _ in range(20):
+        x, labels = method._drawn()
+        assert labels.shape == (2, 4)
+        for task in range(2):
+            own = data(method.network, task, (32, 4)[task])
+            for one, label in zip(x[task], labels[task], strict=True):
+                (row,) = (own.x == one).all(1).nonzero().flatten().tolist()
+                assert own.y[row] == label
+                seen.add((task, row))
+    assert len(seen) > 10  # not always the same
+    random = torch.get_rng_state()
+    found = method.past_gradients()
+    torch.set_rng_state(random)
+    x, labels = method._drawn()
+    for task in range(2):
+        loss = F.cross_entropy(method.network(x[task], 0), labels[task])
+        wanted = torch.autograd.grad(loss, method.parameters)
+        assert torch.allclose(found[task], torch.cat([g.flatten() for g in wanted]), rtol=1e-9, atol=1e-12)

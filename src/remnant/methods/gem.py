@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from remnant.models import Network
-from remnant.options import number
+from remnant.options import Positive, number
 
 from .parts.gradients import default_layout, flat, unflat
-from .parts.replay import Episodic
+from .parts.replay import NO_LABEL, Episodic
 
 CHUNK = 4096  # a GPU sums an inner product over a million entries faster as many short ones
 EVERY_SET = 10  # up to so many variables, all sets of positive variables are tried
@@ -27,21 +27,31 @@ class GEM(Episodic):
     `ridge` is added to the diagonal of GGᵀ, as in the published code. It bounds v where the network knows a memory by heart,
     so that its gradient is mostly noise; the constraints then hold only approximately.
 
-    The stream's tasks share the `memory` evenly. Every step uses all of it, in one pass that is vectorised over tasks: batch
-    normalisation sees one task at a time, and running statistics do not change.
+    The stream's tasks share the `memory` evenly. Every step uses all of it, or `memory_batch` random examples, as many of
+    each past task. They take one pass that is vectorised over tasks: batch normalisation sees one task at a time, and
+    running statistics do not change.
     """
 
     name = "gem"
 
-    def __init__(self, network: Network, *, memory_strength: Gamma = 0.5, ridge: Ridge = 1e-3, **options: Any) -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        memory_strength: Gamma = 0.5,
+        ridge: Ridge = 1e-3,
+        memory_batch: Positive | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(network, **options)
-        self.memory_strength, self.ridge = memory_strength, ridge
+        self.memory_strength, self.ridge, self.memory_batch = memory_strength, ridge, memory_batch
 
     def refresh(self) -> None:
         """Arranges the memory as a step reads it: one batch per task."""
         if len(self.memory):
             x, self.past_labels = self.memory.by_task()
             self.past_x = default_layout(x)
+            self.past_counts = (self.past_labels != NO_LABEL).sum(1, keepdim=True)
             self.solver = NonNegativeQuadratic(len(self.past_labels), self.device)
 
     def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
@@ -53,7 +63,8 @@ class GEM(Episodic):
 
     def past_gradients(self) -> Tensor:
         """G: the gradient of the loss on each past task's memory."""
-        tasks, own = len(self.past_labels), set(self.parameters)
+        x, labels = self._drawn()
+        tasks, own = len(labels), set(self.parameters)
         parameters = {name: default_layout(p.detach()) for name, p in self.mixed.named_parameters() if p in own}
         # Copies, because a pass in training mode changes running statistics.
         buffers = {name: b.expand(tasks, *b.shape).clone() for name, b in self.mixed.named_buffers()}
@@ -63,8 +74,18 @@ class GEM(Episodic):
             return result
 
         per_task = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="different")
-        rows: dict[str, Tensor] = per_task(parameters, buffers, self.past_x, self.past_labels)
+        rows: dict[str, Tensor] = per_task(parameters, buffers, x, labels)
         return flat(rows.values(), batch=1)
+
+    def _drawn(self) -> tuple[Tensor, Tensor]:
+        """Returns one batch per past task."""
+        tasks, most = self.past_labels.shape
+        each = most if self.memory_batch is None else max(2, self.memory_batch // tasks)  # a norm needs two examples
+        if each >= most:
+            return self.past_x, self.past_labels
+        place = (torch.rand(tasks, each, device=self.device) * self.past_counts).long()
+        row = torch.arange(tasks, device=self.device)[:, None]
+        return self.past_x[row, place], self.past_labels[row, place]
 
 
 class NonNegativeQuadratic:
