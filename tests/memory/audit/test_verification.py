@@ -219,3 +219,45 @@ def test_an_exception_while_looking_leaves_the_weights() -> None:
     hook.remove()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     memory.verify()
+
+
+class Heads(nn.Module):
+    """An attribute selects the task's head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.heads, self.task = nn.Linear(12, 10), nn.ModuleList([nn.Linear(10, 3) for _ in range(2)]), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.heads[self.task](torch.tanh(self.body(x))))
+
+
+def test_another_tasks_head_is_no_leak_but_said() -> None:
+    model = Heads()
+    memory = GPM(model, threshold=1.0)
+    memory.consolidate(OLD)
+    model.task = 1
+    train_attached(memory, lambda: (model(NEW) - 1).square().mean(), steps=5)
+    with pytest.warns(UserWarning, match=r"for task 0 were not compared.*head of another task.*forward="):
+        assert memory.verify().tasks[0].drift is None
+    model.task = 0
+    assert memory.verify().tasks[0].drift < 1e-5
+
+
+def test_a_forward_that_selects_the_head_is_the_remedy() -> None:
+    model = Heads()
+    memory = GPM(model, threshold=1.0)
+
+    def first(m: nn.Module, x: Tensor) -> Tensor:
+        m.task = 0
+        return torch.as_tensor(m(x))
+
+    memory.consolidate(OLD, forward=first)
+    model.task = 1
+    train_attached(memory, lambda: (model(NEW) - 1).square().mean(), steps=5)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*not compared")
+        assert memory.verify().tasks[0].drift < 1e-5
+    model.heads[0].forward = lambda x: model.heads[1](x)  # type: ignore[method-assign]
+    with pytest.raises(LeakError, match="no tensor has changed"):
+        memory.verify()

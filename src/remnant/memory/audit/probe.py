@@ -40,7 +40,8 @@ class Probe:
         self._weights = [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
         self._device = next(self._model.parameters()).device
         self.examples: Any = None
-        self.before: list[Tensor] | None = None  # the outputs for the examples, once they were tested
+        self.path: set[nn.Module] = set()  # the layers with parameters that the last forward pass called
+        self.before: tuple[list[Tensor], set[nn.Module]] | None = None  # the outputs for the examples, and their path
         self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in self._weights), default=0.0)
         self.inconclusive = ""  # the reason, if nothing could be tested
 
@@ -85,7 +86,7 @@ class Probe:
                 self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
             return {}, weights
         if batch is self.examples:
-            self.before = before
+            self.before = before, self.path
         free = dict(change or {})
         generator = torch.Generator(self._device).manual_seed(0)
         for parameter in {p: None for weight in weights for p in weight.parameters} if change is None else ():
@@ -143,9 +144,11 @@ class Probe:
         returned: list[Any] = []
         outputs: list[Any] = []
         running: list[nn.Module] = []
+        self.path = set()
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             running.pop()
+            self.path.update([module] if any(True for _ in module.parameters(recurse=False)) else [])
             if not running:
                 outputs.append(output)
             kinds = {x.dtype for x in _all_tensors(output, set()) if x.is_floating_point()}

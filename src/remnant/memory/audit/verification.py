@@ -9,11 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..discovery import Protection
 from ..record import recorder
@@ -44,6 +44,10 @@ RECALL_MOVED = (
     "Recalled tasks have moved since the last `consolidate`: {}. Protected weights were changed past the optimizers that are "
     "attached, or the model's code has changed."
 )
+OTHER_PATH = (
+    "The outputs for {} were not compared: other layers are called than when the task was consolidated, perhaps the head of "
+    "another task. Pass `consolidate` a forward= that selects the head of the task."
+)
 DRIFTED = (
     "Old outputs moved by {}, and no leak explains it. They depend on what the memory does not hold: the share 1−ε of the "
     "inputs' energy, layers that are left free, or one head that every task trains.{} Raise the threshold, or give each task "
@@ -58,6 +62,7 @@ class Witness:
     task: int
     probe: Probe
     outputs: list[Tensor]
+    path: set[nn.Module]  # the layers that were called
     anchors: Mapping[Tensor, Tensor]  # W₀
     unprotected: dict[str, Tensor]  # buffers and free parameters, which the anchors do not contain
     fixed: dict[Tensor, tuple[object, Tensor]]  # parameters that do not train → their checksum
@@ -78,15 +83,17 @@ class Verifier:
         if probe.examples is None or probe.inconclusive:
             return
         try:
-            outputs = [x.cpu() for x in probe.before or probe.outputs()]
+            outputs, path = probe.before or (probe.outputs(), probe.path)
         except Exception:  # a few examples alone may be too few
             return
         model, anchors = self._protection.model, self._constraint.anchors
         fixed = {p for p in model.parameters() if p not in anchors and not p.requires_grad}
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         own = {name: t.detach().clone() for name, t in tensors.items() if t not in anchors and t not in fixed}
-        self.witnesses = [Witness(w.task, w.probe, w.outputs, {}, {}, {}) for w in self.witnesses[1 - KEPT :]]
-        self.witnesses.append(Witness(task, probe, outputs, anchors, own, {p: checksum(p) for p in fixed}))
+        self.witnesses = [replace(w, anchors={}, unprotected={}, fixed={}) for w in self.witnesses[1 - KEPT :]]
+        self.witnesses.append(
+            Witness(task, probe, [x.cpu() for x in outputs], path, anchors, own, {p: checksum(p) for p in fixed})
+        )
 
     def verify(self, batches: Any, tolerance: float, forward: Forward, recall: Recall | None = None) -> Verification:
         """Compares tensors and outputs; see `GPM.verify`."""
@@ -95,6 +102,7 @@ class Verifier:
         batches = list(batches) if recall and isinstance(batches, Iterator) else batches  # they are read more than once
         try:
             tasks = [TaskCheck(f"task {w.task}", self._drift(w)) for w in self.witnesses]
+            elsewhere = [f"task {w.task}" for w in self.witnesses if not w.path <= w.probe.path]
             given, grams = self._drifts(batches, forward) if batches is not None else ([], None)
             last = self.witnesses[-1] if self.witnesses else None
             layers = (*self._constraint.checks(grams), *self._buffers.checks(last.probe if last else None))
@@ -111,6 +119,8 @@ class Verifier:
             raise failure
         if failed:
             raise LeakError(message or f"{failed} other rank(s) found a leak; see their errors.")
+        if elsewhere:
+            warnings.warn(OTHER_PATH.format(", ".join(elsewhere)), stacklevel=3)
         if drifted := [f"{x.drift:.0%} for {x.name}" for x in result.tasks if (x.drift or 0) > FORGOTTEN]:
             most = sorted((x for x in result.layers if x.drift), key=lambda x: -(x.drift or 0))[:3]
             named = f" The layers that drift most: {', '.join(repr(x.name) for x in most)}." if most else ""
@@ -120,7 +130,8 @@ class Verifier:
     def _drift(self, witness: Witness) -> float | None:
         """How far today's outputs are from those of then; of a head that has grown, for the outputs that it had."""
         try:
-            return _common_change(witness.outputs, witness.probe.outputs())
+            moved = _common_change(witness.outputs, witness.probe.outputs())
+            return moved if witness.path <= witness.probe.path else None
         except Exception:  # the model takes other inputs now
             return None
 
@@ -161,17 +172,13 @@ class Verifier:
         gone = [n for n in last.unprotected if n not in now]
         other_type = [p for p, anchor in anchors.items() if p.dtype != anchor.dtype]
         replaced = anchors is not last.anchors  # a network was loaded, or trained as it is recalled
-        if (
-            replaced
-            or gone
-            or other_type
-            or any(not torch.equal(checksum(p)[1], then[1]) for p, then in last.fixed.items())
-        ):
+        refrozen = [p for p, then in last.fixed.items() if not torch.equal(checksum(p)[1], then[1])]
+        if replaced or gone or other_type or refrozen:
             return ""  # a head was removed or the user changed what no anchor holds: the comparison could not tell
         steps = {p: p.detach().double() - anchor.to(p.device).double() for p, anchor in anchors.items()}
         with self._anchored(own):
             outputs = last.probe.outputs()
-            moved = _common_change(last.outputs, outputs)
+            moved = _common_change(last.outputs, outputs) if last.path <= last.probe.path else None
             if moved is not None and moved > last.probe.rounding:
                 if moved > 10 * change_of(outputs, last.probe.outputs()):
                     return CODE_CHANGED.format(moved)
