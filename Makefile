@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint types docs bench report constraints clean
+.PHONY: demo test fuzz lint types docs bench report constraints clean
 
 demo: $(INSTALLED)
 	@$(BIN)/remnant demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
+
+# Damages files in thousands of ways and prints what became of them. One kind only: make fuzz FUZZ=archive
+fuzz: $(INSTALLED)
+	PYTHONPATH=tests:tests/data:tests/faults OMP_NUM_THREADS=1 $(BIN)/python tests/faults/fuzz.py $(FUZZ)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

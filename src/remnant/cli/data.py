@@ -25,15 +25,14 @@ def data_status() -> None:
     found = status()
     rows = []
     for row in found:
-        state = "ready" if row.ready else "damaged" if row.bytes else "missing"
         counts = {part: f"{getattr(row, part):,}" if row.ready else "" for part in ("train", "test")}
         size = f"{row.bytes / 1e6:,.0f} MB" if row.bytes else ""
-        rows.append({"dataset": row.name, "state": state, **counts, "size": size, "title": row.title})
+        rows.append({"dataset": row.name, "state": row.state, **counts, "size": size, "title": row.title})
     print_text(f"Prepared datasets in {data_root()}")
     colours = {"ready": "green", "damaged": "red", "missing": "dim"}
     print_rows("", rows, ("dataset", "state", "title"), lambda text: colours.get(text, ""))
     for row in found:
-        if not row.ready and row.bytes:
+        if row.state == "damaged":
             print_error(row.problem, row.name)
     if not all(row.ready for row in found):
         print_text("To get one: remnant data fetch NAME, or remnant data add NAME PATH if you have its files.")

@@ -41,13 +41,15 @@ def list_benchmarks() -> None:
 
     Example: remnant list benchmarks
     """
-    from remnant.data import BENCHMARKS, BUILT_IN, is_ready
+    from remnant.data import BENCHMARKS, BUILT_IN, state_of
 
     rows = []
     for name in sorted(BENCHMARKS):
-        missing = ", ".join(
-            data for data in (BUILT_IN[name].datasets if name in BUILT_IN else ()) if not is_ready(data)
+        states = {data: state_of(data) for data in (BUILT_IN[name].datasets if name in BUILT_IN else ())}
+        wanted = (
+            data if state == "missing" else f"{data} ({state})" for data, state in states.items() if state != "ready"
         )
+        missing = ", ".join(wanted)
         data = f"needs {missing}" if missing else "ready"
         rows.append({"benchmark": name, "data": data, "what it is": _summary(BENCHMARKS, name)})
     _print(rows)

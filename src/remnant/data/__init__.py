@@ -6,7 +6,7 @@ from remnant.lazy import lazy_exports
 
 from .errors import DataError, MissingDataError, MissingExtraError
 from .sets.prepare import add, fetch
-from .sets.store import DATASETS, Dataset, Status, data_root, is_ready, load_dataset, status
+from .sets.store import DATASETS, Dataset, Status, data_root, load_dataset, state_of, status
 
 __all__ = [
     "BENCHMARKS",
@@ -23,9 +23,9 @@ __all__ = [
     "add",
     "data_root",
     "fetch",
-    "is_ready",
     "load_dataset",
     "load_stream",
+    "state_of",
     "status",
 ]
 

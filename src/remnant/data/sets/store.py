@@ -168,7 +168,7 @@ def _digits() -> Dataset:
 
 @dataclass(frozen=True)
 class Status:
-    """The state of one dataset on this machine; `problem` is empty if it is ready."""
+    """One dataset on this machine. Its state is "ready", "missing" or "damaged"; `problem` is empty if it is ready."""
 
     name: str
     title: str
@@ -176,11 +176,12 @@ class Status:
     train: int
     test: int
     bytes: int
+    state: str
     problem: str
 
     @property
     def ready(self) -> bool:
-        return not self.problem
+        return self.state == "ready"
 
 
 def status() -> list[Status]:
@@ -191,18 +192,20 @@ def status() -> list[Status]:
 def _status(name: str) -> Status:
     path = None if name == "digits" else prepared_path(name)
     title = "scikit-learn's digits, 8×8" if path is None else SOURCES[name].title
-    train, test, problem = 0, 0, ""
+    train, test, state, problem = 0, 0, "ready", ""
     try:
         dataset = load_dataset(name)
         train, test = (len(dataset.arrays[f"{part}_labels"]) for part in ("train", "test"))
-    except MissingDataError:
-        problem = "not here"
+    except (MissingDataError, MissingExtraError) as error:
+        state, problem = "missing", str(error)
     except DataError as error:
-        problem = str(error)
+        state, problem = "damaged", str(error)
     size = path.stat().st_size if path is not None and path.exists() else 0
-    return Status(name, title, path, train, test, size, problem)
+    return Status(name, title, path, train, test, size, state, problem)
 
 
-def is_ready(name: str) -> bool:
-    """Whether a dataset can be loaded. Does not import scikit-learn."""
-    return find_spec("sklearn") is not None if name == "digits" else _status(name).ready
+def state_of(name: str) -> str:
+    """Whether a dataset is "ready", "missing" or "damaged". Does not import scikit-learn."""
+    if name == "digits":
+        return "ready" if find_spec("sklearn") else "missing"
+    return _status(name).state
