@@ -47,10 +47,10 @@ class Constraint:
         if self._no_steps:
             raise RuntimeError(self._no_steps)
 
-    def begin_task(self) -> None:
-        self.anchors = {p: p.detach().clone() for p in self.protection.parameters}
-        self.stepped.clear()
-        self.steps = 0
+    def begin_task(self, anchors: dict[Tensor, Tensor] | None = None) -> None:
+        """Starts a task with copies of the parameters as they are now."""
+        self.anchors = anchors or {p: p.detach().clone() for p in self.protection.parameters}
+        self.stepped, self.steps = set(), 0
 
     @property
     def frozen_parameters(self) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,20 +12,20 @@ from torch import Tensor, nn
 from . import copies, display, state
 from .attachment import Attachment
 from .audit import preconditions as checks
-from .audit.probe import Probe
 from .audit.state import Buffers
 from .audit.verification import Verifier
 from .constraint import Constraint
 from .discovery import Protection
 from .loop import Loop
 from .recall import Loss, Recall, Recognition, usual_loss
-from .record import consolidation, recorder
+from .record import recorder
 from .record.recorder import Forward
-from .report import LayerReport, MemoryReport, Truncation, Verification
+from .remember import remember
+from .report import LayerReport, MemoryReport, Verification
+from .rollback import all_or_nothing
 from .subspace import RANK_RULES, Subspace
 from .threshold import ThresholdSetting, parse_threshold
 
-SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
 CHOICES = {
     "bias": ("augment", "freeze", "free"),
     "norm": ("freeze", "free", "per-task"),
@@ -104,6 +105,7 @@ class GPM(Loop):
         self._verifier = Verifier(self._protection, self._constraint, self._buffers)
         self._recall = Recall(self._protection, self._constraint) if recall else None
         self._attached: list[Attachment] = []
+        self._lock = Lock()  # two threads may not change a memory at once
 
     def __len__(self) -> int:
         return self._tasks
@@ -154,40 +156,14 @@ class GPM(Loop):
             Layer → the number of added directions.
 
         Raises:
-            ConsolidationError: If the inputs of a layer could not be recorded. The memory is then as it was before.
+            ConsolidationError: If the inputs of a layer could not be recorded. After any error or interrupt, the memory and
+                the model are as they were before.
         """
         self._check_model()
-        call = forward or recorder.call
         loss = usual_loss if recall is True else recall
-        trained = self._recalling().mean_loss(batches, call, loss) if loss else 0.0
-        weights = self._protection.weights
-        thresholds = {weight.name: self._threshold(weight.name, self._tasks) for weight in weights}
-        probe = Probe(self._protection, call)
         counts = (samples, layer_samples or {})
-        grams = consolidation.gather(self._protection, batches, self._tasks, *counts, forward=probe.remembering)
-        uncovered = {} if self._unsupported == "free" else probe.uncovered()
-        fixed = uncovered if self._unsupported == "freeze" else {}
-        refused = uncovered if self._unsupported == "error" else {}
-        checks.refuse([weight for weight in weights if weight not in fixed], grams, self._constraint.stepped, refused)
-        moving = self._buffers.moving(probe)
-        grown = consolidation.grow(weights, grams, thresholds, self._rank_rule, fixed)
-        full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
-        unprotected = moving if self._unsupported == "error" else []
-        moved = Verification((*self._constraint.checks(), *self._buffers.checks(probe)), SUSPICIOUS)
-        checks.warn(probe.inconclusive, moved, unprotected, full)
-        record = self._recall.record(grown, grams, thresholds, probe) if self._recall else None
-        for weight, subspaces, count in grown:
-            weight.adopt(subspaces, [*weight.added, count])
-        self._tasks += 1
-        self._constraint.begin_task()
-        self._buffers.begin_task(moving)
-        self._verifier.remember(self._tasks - 1, probe)
-        if self._recall and record:
-            self._recall.tasks.append(record)
-            if loss:
-                recalled = self._recall.mean_loss(batches, call, loss, self._tasks - 1)
-                self._recall.truncations.append(Truncation(self._tasks - 1, trained, recalled))
-        return {weight.name: count for weight, _, count in grown}
+        with self._lock, all_or_nothing(self) as weights:
+            return remember(self, batches, *counts, forward or recorder.call, weights, loss or None)
 
     def _recalling(self) -> Recall:
         if self._recall is None:
@@ -259,8 +235,8 @@ class GPM(Loop):
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Replaces this memory by a saved one of the same model; if it does not fit, raises StateError and changes nothing."""
-        state.restore(self, saved)
-        self._verifier.witnesses.clear()
+        with self._lock, all_or_nothing(self):
+            state.restore(self, saved)
 
     def save(self, path: str | Path) -> None:
         """Writes the memory to one safetensors file, which is replaced completely or not at all."""

@@ -70,6 +70,12 @@ class Recall:
         ranks = {name: [subspace.rank for subspace in subspaces] for name, subspaces in after.items()}
         return TaskRecord(ranks, self._changed(), first, inputs)
 
+    def add(self, record: TaskRecord) -> None:
+        self.tasks = [*self.tasks, record]
+
+    def add_truncation(self, loss: float, recalled_loss: float) -> None:
+        self.truncations = [*self.truncations, Truncation(len(self.tasks) - 1, loss, recalled_loss)]
+
     def _changed(self) -> dict[str, Tensor]:
         """Copies of the tensors that are not protected and differ from the last copy."""
         last = self._own_values(len(self.tasks))

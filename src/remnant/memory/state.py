@@ -79,7 +79,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         memory._recall.tasks, memory._recall.truncations = records
     anchors = {parameters[name]: anchor for name, anchor in saved["anchors"].items()}
     memory._constraint.anchors = {parameter: anchor.to(parameter, copy=True) for parameter, anchor in anchors.items()}
-    memory._constraint.stepped.clear()
+    memory._constraint.stepped, memory._verifier.witnesses = set(), []
     memory._buffers.values = {name: tensor.clone() for name, tensor in saved["buffers"].items()}
     memory._buffers.kept_in_eval = kept_in_eval
     if tasks:

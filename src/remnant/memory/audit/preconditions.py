@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ..discovery import Protection
 from ..protected import ProtectedWeight, Weights
@@ -49,24 +48,6 @@ def check_model(protection: Protection) -> None:
             )
 
 
-def check_optimizer(optimizer: Optimizer, protection: Protection) -> None:
-    """Refuses an optimizer that trains no protected weight, or a selected parameter that is new or was frozen before."""
-    trained = {p for group in optimizer.param_groups for p in group["params"]}
-    protected = set(protection.parameters)
-    if not trained & protected:
-        raise ValueError(
-            "This optimizer trains none of the protected weights. Build it from the parameters of the memory's model "
-            "(after any wrapper that replaces them), then attach it."
-        )
-    new = trained - protected - set(protection.free.values())
-    for name, parameter in protection.named_parameters().items():
-        if parameter in new and parameter.requires_grad and protection.selects(name):
-            raise ValueError(
-                f"{name!r} did not exist or did not train when the memory was made, so it is not protected. Exclude it by "
-                "a pattern (new heads may be added under it at any time), or make a new memory."
-            )
-
-
 def refuse(
     weights: Weights, grams: Grams, stepped: Collection[Tensor], uncovered: Mapping[ProtectedWeight, float]
 ) -> None:
@@ -88,4 +69,4 @@ def warn(inconclusive: str, moved: Verification, buffers: Sequence[str], full: S
         FULL.format(", ".join(full)) if full else "",
     ]
     for message in filter(None, messages):
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, stacklevel=4)

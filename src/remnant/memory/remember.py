@@ -1,0 +1,59 @@
+"""Remembers a task: Algorithm 1, lines 13–22. All results are computed first, and then only assigned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .audit import preconditions as checks
+from .audit.probe import Probe
+from .recall import Loss
+from .record import consolidation
+from .record.recorder import Forward
+from .report import Verification
+
+if TYPE_CHECKING:
+    from .gpm import GPM
+
+SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
+
+
+def remember(
+    memory: GPM,
+    batches: Any,
+    samples: int | None,
+    layer_samples: Mapping[str, int],
+    forward: Forward,
+    anchors: dict[Tensor, Tensor],
+    loss: Loss | None,
+) -> dict[str, int]:
+    """Grows all subspaces by a task's inputs and starts the next task with these anchors; see `GPM.consolidate`."""
+    weights, task = memory._protection.weights, memory._tasks
+    trained = memory._recalling().mean_loss(batches, forward, loss) if loss else 0.0
+    thresholds = {weight.name: memory._threshold(weight.name, task) for weight in weights}
+    probe = Probe(memory._protection, forward)
+    grams = consolidation.gather(memory._protection, batches, task, samples, layer_samples, forward=probe.remembering)
+    uncovered = {} if memory._unsupported == "free" else probe.uncovered()
+    fixed = uncovered if memory._unsupported == "freeze" else {}
+    refused = uncovered if memory._unsupported == "error" else {}
+    checks.refuse([weight for weight in weights if weight not in fixed], grams, memory._constraint.stepped, refused)
+    moving = memory._buffers.moving(probe)
+    grown = consolidation.grow(weights, grams, thresholds, memory._rank_rule, fixed)
+    full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
+    unprotected = moving if memory._unsupported == "error" else []
+    moved = Verification((*memory._constraint.checks(), *memory._buffers.checks(probe)), SUSPICIOUS)
+    checks.warn(probe.inconclusive, moved, unprotected, full)
+    record = memory._recall.record(grown, grams, thresholds, probe) if memory._recall else None
+    for weight, subspaces, count in grown:
+        weight.adopt(subspaces, [*weight.added, count])
+    memory._tasks += 1
+    memory._constraint.begin_task(anchors)
+    memory._buffers.begin_task(moving)
+    memory._verifier.remember(task, probe)
+    if memory._recall and record:
+        memory._recall.add(record)
+        if loss:
+            memory._recall.add_truncation(trained, memory._recall.mean_loss(batches, forward, loss, task))
+    return {weight.name: count for weight, _, count in grown}
