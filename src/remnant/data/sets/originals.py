@@ -28,7 +28,8 @@ class Originals:
             if zipfile.is_zipfile(path):
                 archive = zipfile.ZipFile(path)
                 self._sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
-                self._read = archive.read
+                # Without a size, ZipFile.read unpacks all bytes before it compares them with the declared size.
+                self._read = lambda name: archive.open(name).read(self._sizes[name] + 1)
             else:
                 content = self._tar()
                 self._sizes = {name: len(data) for name, data in content.items()}
