@@ -18,5 +18,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ogd": {"samples": 15},
     "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
     "packnet": {"retrain": 1},
+    "den": {"grow": {"*": 3}, "split": {"*": 2}},
+    "rcl": {"trials": 2, "most": {"*": 3}},
     "dgr": {"hidden": [8], "latent": 3},
+    "dgdmn": {"slots": 2, "samples": 100, "sleep": 1, "hidden": [8], "latent": 3},
 }

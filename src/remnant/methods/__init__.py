@@ -7,6 +7,8 @@ from .analytic import Analytic
 from .apd import APD
 from .base import Method
 from .baselines import Finetune, Multitask, SingleTask
+from .den import DEN
+from .dgdmn import DGDMN
 from .dgr import DGR
 from .er import ER
 from .ewc import EWC
@@ -45,10 +47,12 @@ _BUILT_IN = (
     OWM,
     APD,
     PGN,
+    DEN,
     RCL,
     Analytic,
     PackNet,
     DGR,
+    DGDMN,
 )
 METHODS: Registry[type[Method]] = Registry("method", "remnant.methods")
 METHODS.update({method.name: method for method in _BUILT_IN})
