@@ -22,6 +22,10 @@ OPTIONS = {
     "er": {"memory": 100},
     "agem": {"memory": 200, "memory_batch": 64},
     "gem": {"memory": 200},
+    "mega-i": {"memory": 200, "memory_batch": 64},
+    "mega-ii": {"memory": 200, "memory_batch": 64},
+    "mer": {"memory": 100, "memory_batch": 32, "at_once": 16},
+    "icarl": {"memory": 100},
     "ogd": {"samples": 20},
     "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.01}},
 }
@@ -84,7 +88,10 @@ def test_other_runs_may_continue_between_the_parts_of_a_capture(monkeypatch: pyt
 @pytest.mark.parametrize(("network", "dtype"), [("mlp", torch.float32), ("alexnet", torch.float64)])
 @pytest.mark.parametrize(
     "method",
-    ["gpm", "finetune", "multitask", "single-task", "ewc", "hat", "er", "agem", "gem", "ogd", "owm", "packnet"],
+    [
+        *("gpm", "finetune", "multitask", "single-task", "ewc", "si", "mas", "hat", "er", "agem", "gem", "mega-i"),
+        *("mega-ii", "mer", "icarl", "ogd", "owm", "packnet", "dgr"),
+    ],
 )
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:
     """The deep network uses float64, because a hundred steps amplify float32's rounding beyond any bound."""

@@ -67,8 +67,13 @@ CASES = {
     "multitask": Case("multitask"),
     "multitask with early stopping and heads": Case("multitask", (*PICTURE_NET, *STOPPING), own=True),
     "ewc on an AlexNet that normalises by the batch": Case("ewc", (*ALEXNET, "network.norm=batch"), own=True),
+    "si with early stopping": Case("si", (*DIGITS, *STOPPING)),
+    "mas on an AlexNet": Case("mas", ALEXNET, own=True),
+    "icarl with early stopping": Case("icarl", (*PICTURE_NET, *STOPPING), own=True),
     "hat with early stopping": Case("hat", (*PICTURE_NET, *STOPPING), own=True),
     "packnet": Case("packnet", (*ALEXNET, "retrain=2"), own=True),
+    "dgr": Case("dgr", (*FEW, "hidden=[20]")),
+    "dgdmn": Case("dgdmn", (*FEW, "hidden=[20]", "slots=2", "samples=50", "sleep=1")),
     "ogd": Case("ogd", (*FEW, "network.hidden=[20, 20]", "samples=20")),
     "owm on an AlexNet": Case("owm", (*ALEXNET, "alpha_decay=0.01"), own=True),
 }

@@ -4,12 +4,14 @@ from .feedforward import MLP, AlexNet, LeNet
 from .network import MODELS, Maker, Network, Units, build, chain
 from .parts import ReluDropout
 from .resnet import ResNet18
+from .vae import VAE
 
 MODELS.update(mlp=MLP, alexnet=AlexNet, lenet=LeNet, resnet18=ResNet18)
 
 __all__ = [
     "MLP",
     "MODELS",
+    "VAE",
     "AlexNet",
     "LeNet",
     "Maker",
