@@ -245,5 +245,7 @@ def test_verify_proves_recall_on_any_batch_and_tells_when_it_is_broken() -> None
     assert "task 1, recalled weights" in str(memory.verify(forward=forward_of(0), recall=True))
     with torch.no_grad():
         model.fc.weight += 10 * torch.randn_like(model.fc.weight)
-    with pytest.raises(LeakError, match="Recalled tasks have moved"):  # the share of the change is accepted, its size not
+    with pytest.raises(
+        LeakError, match="Recalled tasks have moved"
+    ):  # the share of the change is accepted, its size not
         memory.verify(elsewhere, tolerance=0.9, forward=forward_of(0), recall=True)

@@ -20,9 +20,8 @@ from .loop import Loop
 from .recall import Loss, Recall, Recognition, usual_loss
 from .record import recorder
 from .record.recorder import Forward
-from .remember import remember
+from .remember import all_or_nothing, remember
 from .report import LayerReport, MemoryReport, Verification
-from .rollback import all_or_nothing
 from .subspace import RANK_RULES, Subspace
 from .threshold import ThresholdSetting, parse_threshold
 

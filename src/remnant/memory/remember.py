@@ -1,10 +1,12 @@
-"""Remembers a task: Algorithm 1, lines 13–22. All results are computed first, and then only assigned."""
+"""Remembers a task (Algorithm 1, lines 13–22), completely or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from .audit import preconditions as checks
@@ -17,6 +19,7 @@ from .report import Verification
 if TYPE_CHECKING:
     from .gpm import GPM
 
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
 
 
@@ -57,3 +60,44 @@ def remember(
         if loss:
             memory._recall.add_truncation(trained, memory._recall.mean_loss(batches, forward, loss, task))
     return {weight.name: count for weight, _, count in grown}
+
+
+@contextmanager
+def all_or_nothing(memory: GPM) -> Iterator[dict[Tensor, Tensor]]:
+    """Gives the memory and its model back their state if the block ends by any exception, an interrupt included.
+
+    The block replaces attributes and never changes what they hold, so that references to the old values are enough. It gets
+    copies of the protected and frozen parameters, which serve as the anchors of the next task if it succeeds.
+    """
+    parts = [memory, memory._constraint, memory._buffers, memory._verifier, *memory._protection.weights]
+    attributes = [(part, dict(vars(part))) for part in [*parts, *([memory._recall] if memory._recall else [])]]
+    modules = [
+        (module, dict(vars(module)), {h: list(vars(module)[h]) for h in HOOKS}) for module in memory._model.modules()
+    ]
+    weights = {parameter: parameter.detach().clone() for parameter in memory._protection.parameters}
+    buffers = {buffer: buffer.detach().clone() for buffer in memory._model.buffers()}
+    # An interrupt between the end of a `with` block and its exit would leave torch's switches as the block set them.
+    fastpath, gradients, random = (
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.is_grad_enabled(),
+        torch.get_rng_state(),
+    )
+    try:
+        yield weights
+    except BaseException:
+        for part, values in attributes:
+            vars(part).update(values)
+        for module, values, hooks in modules:
+            for name in vars(module).keys() - values.keys():
+                del vars(module)[name]
+            vars(module).update(values)
+            for kind, present in hooks.items():
+                for key in vars(module)[kind].keys() - set(present):
+                    del vars(module)[kind][key]
+        with torch.no_grad():
+            for tensor, value in {**weights, **buffers}.items():
+                tensor.copy_(value)
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        torch.set_grad_enabled(gradients)
+        torch.set_rng_state(random)
+        raise
