@@ -1,6 +1,10 @@
 """The codec: any state comes back bit for bit, and a file that has changed is never read."""
 
 import json
+import os
+import subprocess
+import sys
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from remnant.memory.codec import DTYPES, DamagedError, pack, read
+from remnant.memory.codec import CHECKSUM, DTYPES, NAMES, STATE, DamagedError, pack, read
 
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
@@ -18,7 +22,7 @@ SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 @st.composite
 def tensors(draw: st.DrawFn) -> Tensor:
     """Any bits at all: NaNs with a payload, infinities, subnormals."""
-    dtype, shape = draw(st.sampled_from(sorted(DTYPES, key=str))), draw(SHAPES)
+    dtype, shape = draw(st.sampled_from(sorted(NAMES, key=str))), draw(SHAPES)
     size = torch.Size(shape).numel()
     if dtype == torch.bool:
         return torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size)), dtype=dtype).reshape(shape)
@@ -142,6 +146,129 @@ def test_no_changed_bit_goes_unnoticed(tmp_path: Path) -> None:
         except DamagedError:
             noticed += 1
     assert noticed > 0.9 * len(data)  # all but the spaces that fill up the header
+
+
+def test_one_flipped_bit_in_the_name_of_the_checksum_and_one_in_the_data_are_noticed(tmp_path: Path) -> None:
+    data, path = b"".join(pack({"w": torch.tensor([1.5, -2.0])})), tmp_path / "c"
+    name = data.index(CHECKSUM.encode())
+    for place in range(name, name + len(CHECKSUM)):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        changed[-1] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(DamagedError, match="checksum"):
+            read(path)
+
+
+def forged(skeleton: Any, entries: dict[str, dict[str, Any]], data: bytes = b"") -> bytes:
+    """A file with any JSON, and the checksum that belongs to it."""
+    digest = blake2b(skeleton.encode() if isinstance(skeleton, str) else b"", digest_size=32)
+    for name, entry in entries.items():
+        digest.update(f"\n{name} {DTYPES[entry['dtype']]} {tuple(entry['shape'])}\n".encode() + data)
+    text = json.dumps({"__metadata__": {STATE: skeleton, CHECKSUM: digest.hexdigest()}, **entries}).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+GOOD = '{"version": 1, "state": {"a": {"$tensor": "a"}}}'
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+def test_a_forged_file_with_the_right_checksum_is_read(tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(forged(GOOD, {"a": ENTRY}, bytes(8)))
+    assert torch.equal(read(tmp_path / "c")["a"], torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    "skeleton",
+    [
+        None,
+        5,
+        ["a"],
+        "",
+        "{not json",
+        "[1]",
+        "null",
+        "7",
+        '{"version": 1}',
+        '{"version": 1, "state": [1]}',
+        '{"version": 1, "state": null}',
+        '{"version": 1, "state": {"a": {"$tensor": "b"}}}',
+        '{"version": 1, "state": {"a": {"$tensor": ["a"]}}}',
+        '{"version": 1, "state": {"a": {"$tensor": null}}}',
+        '{"version": 1, "state": {"a": {"$tuple": 5}}}',
+        '{"version": 1, "state": {"a": ' + "9" * 5000 + "}}",
+        '{"version": 1, "state": ' + 10**5 * '{"a": ' + "1" + 10**5 * "}" + "}",
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_forged_json_is_refused(skeleton: Any, tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(forged(skeleton, {"a": ENTRY}, bytes(8)))
+    with pytest.raises(DamagedError):
+        read(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        [],
+        ENTRY | {"dtype": "F31"},
+        ENTRY | {"dtype": None},
+        ENTRY | {"shape": None},
+        ENTRY | {"shape": [-2]},
+        ENTRY | {"shape": [2.0]},
+        ENTRY | {"shape": [True, 2]},
+        ENTRY | {"shape": ["2"]},
+        ENTRY | {"shape": [3]},
+        ENTRY | {"shape": [0, 2**62, 2**62], "data_offsets": [0, 0]},
+        ENTRY | {"shape": [2**61], "data_offsets": [0, 2**63]},
+        ENTRY | {"data_offsets": [0]},
+        ENTRY | {"data_offsets": [0, 4]},
+        ENTRY | {"data_offsets": [-8, 0]},
+        ENTRY | {"data_offsets": [8, 16]},
+        ENTRY | {"data_offsets": [0, None]},
+        ENTRY | {"data_offsets": None},
+        {"shape": [2], "data_offsets": [0, 8]},
+    ],
+    ids=str,
+)
+def test_a_forged_header_is_refused(entry: Any, tmp_path: Path) -> None:
+    good = b"".join(pack({"a": torch.zeros(2)}))
+    length = int.from_bytes(good[:8], "little")
+    text = json.dumps(json.loads(good[8 : 8 + length]) | {"state/a": entry}).encode()
+    (tmp_path / "c").write_bytes(len(text).to_bytes(8, "little") + text + good[8 + length :])
+    with pytest.raises(DamagedError, match="cut short or not a safetensors file"):
+        read(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"null", b"[1]", b'"a"', b"[" * 10**5, b"\xff\xfe", b'{"__metadata__": 5}', b"1e999"]
+)
+def test_a_header_that_is_another_json_is_refused(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(DamagedError):
+        read(tmp_path / "c")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and kilobytes in ru_maxrss")
+def test_a_sparse_file_is_refused_without_memory_for_its_tensors(tmp_path: Path) -> None:
+    size, path = 2**30, tmp_path / "c"
+    path.write_bytes(forged(GOOD, {"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}))
+    os.truncate(path, path.stat().st_size + size)
+    script = """if True:
+        import sys, resource, pathlib
+        from remnant.memory.codec import DamagedError, read
+        peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = peak()
+        try:
+            read(pathlib.Path(sys.argv[1]))
+        except DamagedError as error:
+            print(peak() - before, error)
+    """
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    kilobytes, _, reason = done.stdout.partition(" ")
+    assert "checksum" in reason
+    assert int(kilobytes) < 32_000
 
 
 def test_words_too_long_for_those_who_read_the_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
