@@ -19,7 +19,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "owm": {"alpha_start": {"*": 1.0}, "alpha_decay": {"*": 0.1}},
     "packnet": {"retrain": 1},
     "den": {"grow": {"*": 3}, "split": {"*": 2}},
-    "rcl": {"trials": 2, "most": {"*": 3}},
+    "rcl": {"trials": 1, "most": {"*": 3}},
     "dgr": {"hidden": [8], "latent": 3},
     "dgdmn": {"slots": 2, "samples": 100, "sleep": 1, "hidden": [8], "latent": 3},
+    "space": {"samples": 40, "retrain": 1},
 }
