@@ -22,5 +22,5 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "rcl": {"trials": 1, "most": {"*": 3}},
     "dgr": {"hidden": [8], "latent": 3},
     "dgdmn": {"slots": 2, "samples": 100, "sleep": 1, "hidden": [8], "latent": 3},
-    "space": {"samples": 40, "retrain": 1},
+    "space": {"threshold": 0.5, "samples": 40, "retrain": 1},  # leaves some filters of few
 }

@@ -90,7 +90,7 @@ def test_other_runs_may_continue_between_the_parts_of_a_capture(monkeypatch: pyt
     "method",
     [
         *("gpm", "finetune", "multitask", "single-task", "ewc", "si", "mas", "hat", "er", "agem", "gem", "mega-i"),
-        *("mega-ii", "mer", "icarl", "ogd", "owm", "packnet", "dgr"),
+        *("mega-ii", "mer", "icarl", "ogd", "owm", "packnet", "space", "dgr"),
     ],
 )
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:

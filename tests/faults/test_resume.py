@@ -72,6 +72,7 @@ CASES = {
     "icarl with early stopping": Case("icarl", (*PICTURE_NET, *STOPPING), own=True),
     "hat with early stopping": Case("hat", (*PICTURE_NET, *STOPPING), own=True),
     "packnet": Case("packnet", (*ALEXNET, "retrain=2"), own=True),
+    "space": Case("space", (*ALEXNET, "retrain=2", "threshold=0.7"), own=True),
     "dgr": Case("dgr", (*FEW, "hidden=[20]")),
     "dgdmn": Case("dgdmn", (*FEW, "hidden=[20]", "slots=2", "samples=50", "sleep=1")),
     "ogd": Case("ogd", (*FEW, "network.hidden=[20, 20]", "samples=20")),

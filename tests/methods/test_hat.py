@@ -19,6 +19,7 @@ from remnant.errors import RunError
 from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.methods.hat import HAT, clipped
+from remnant.methods.parts.partial import masked
 from remnant.models import Network, Units, build, chain
 from remnant.options import OptionError
 
@@ -110,7 +111,7 @@ def test_the_price_of_a_mask_is_its_share_of_what_no_task_has_used() -> None:
     method.start(2)
     method.scale.fill_(1.5)
     a = torch.sigmoid(1.5 * method.masks.embeddings[2])
-    with method.masks.shown(a):
+    with masked(method.units, a.split(method.masks.sizes)):
         plain = F.cross_entropy(method.network(split.x, 2), split.y)
     top = sum(float(a[i].detach()) * (1 - float(past[i])) for i in range(17))
     bottom = sum(1 - float(p) for p in past)

@@ -26,6 +26,7 @@ from .packnet import PackNet
 from .pgn import PGN
 from .rcl import RCL
 from .si import SI
+from .space import SPACE
 
 _BUILT_IN = (
     GradientProjection,
@@ -53,6 +54,7 @@ _BUILT_IN = (
     PackNet,
     DGR,
     DGDMN,
+    SPACE,
 )
 METHODS: Registry[type[Method]] = Registry("method", "remnant.methods")
 METHODS.update({method.name: method for method in _BUILT_IN})

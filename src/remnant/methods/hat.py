@@ -1,8 +1,6 @@
 """Hard attention to the task (Serrà et al., 2018): every task learns which units it uses, and their weights stay."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -13,6 +11,7 @@ from remnant.models import Network, Units
 from remnant.options import number
 
 from .base import Method, parameters_of
+from .parts.partial import masked
 
 EMBEDDING_LIMIT = 6.0  # beyond ±6, σ is flat even at s = 1
 COSH_LIMIT = 50.0  # s·e is cut off here in the compensation, or cosh would overflow
@@ -78,7 +77,7 @@ class HAT(Method):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         masks = torch.sigmoid(self.scale * self.embedding)
-        with self.masks.shown(masks):
+        with masked(self.units, masks.split(self.masks.sizes)):
             return super().loss(x, y) + masks @ self.price
 
     def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
@@ -109,7 +108,7 @@ class HAT(Method):
     logits_recordable = True
 
     def logits(self, x: Tensor, task: int) -> Tensor:
-        with self.masks.shown(self.masks.hard(task, self.s_max)):
+        with masked(self.units, self.masks.hard(task, self.s_max).split(self.masks.sizes)):
             return super().logits(x, task)
 
 
@@ -126,18 +125,6 @@ class Masks(nn.Module):
 
     def hard(self, task: int, s_max: float) -> Tensor:
         return torch.sigmoid(s_max * self.embeddings[task].detach())
-
-    @contextmanager
-    def shown(self, masks: Tensor) -> Iterator[None]:
-        """Multiplies the network's units by their masks inside the block."""
-
-        def multiply(mask: Tensor, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            return output * mask.view(-1, *(1 for _ in output.shape[2:]))
-
-        with ExitStack() as hooks:
-            for units, mask in zip(self.units, masks.split(self.sizes), strict=True):
-                hooks.enter_context(units.at.register_forward_hook(partial(multiply, mask)))
-            yield
 
 
 def clipped(gradients: list[Tensor]) -> list[Tensor]:

@@ -10,12 +10,12 @@ from remnant.data import Split
 from remnant.models import Network
 from remnant.options import Positive
 
-from .base import Method
+from .parts.partial import PartlyFrozen
 
 RETRAINING = 0.1  # the learning rate after pruning, relative to that before
 
 
-class PackNet(Method):
+class PackNet(PartlyFrozen):
     """Trains all free weights; in each layer keeps the largest of them and frees the rest, at 0; trains the kept ones again.
 
     Of T tasks, task t = 1, …, T keeps 1/(T − t + 1) of the weights that are free in a layer, so that each task gets an equal
@@ -39,12 +39,12 @@ class PackNet(Method):
         self.biases = {p for p in shared.values() if p.ndim == 1}
         self.keep("owners", [torch.zeros_like(p, dtype=torch.int16) for p in self.weights.values()], per_step=False)
         self.keep("pruned", 0)
-        self.moving = [torch.ones_like(p, requires_grad=False) for p in self.weights.values()]
+        self.moving = {p: torch.ones_like(p, requires_grad=False) for p in self.weights.values()}
 
     def refresh(self) -> None:
         """Marks the weights that the task trains: before pruning all that are free, afterwards its own."""
         trained = self.task + 1 if self.pruned > self.task else 0
-        for moving, owners in zip(self.moving, self.owners, strict=True):
+        for moving, owners in zip(self.moving.values(), self.owners, strict=True):
             moving.copy_(owners == trained)
 
     @property
@@ -74,22 +74,6 @@ class PackNet(Method):
     def _clear(self) -> None:
         for weight, owners in zip(self.weights.values(), self.owners, strict=True):
             weight.masked_fill_(owners == 0, 0)
-
-    def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
-        gradients, weights = super().gradients(loss), list(self.weights.values())
-        moved = torch._foreach_mul([gradients[p] for p in weights], self.moving)
-        return gradients | dict(zip(weights, moved, strict=True))
-
-    @torch.no_grad()
-    def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
-        if self.uses_plain_sgd:
-            return super().apply_gradients(gradients)
-        before = [p.detach().clone() for p in self.weights.values()]
-        super().apply_gradients(gradients)
-        for weight, old, moving in zip(self.weights.values(), before, self.moving, strict=True):
-            weight.copy_(
-                torch.where(moving > 0, weight, old)
-            )  # momentum and weight decay move weights without gradient
 
     def finish(self, task: int, train: Split) -> None:
         if self.pruned == task:

@@ -81,7 +81,7 @@ def test_the_tables_have_the_rows_of_the_paper() -> None:
                 *(("pmnist", method) for method in ("si", "mas", "mega-i", "mega-ii", "mer")),
                 *(
                     ("split-cifar100", method)
-                    for method in ("si", "mas", "packnet", "gem", "mega-i", "mega-ii", "icarl")
+                    for method in ("si", "mas", "packnet", "space", "gem", "mega-i", "mega-ii", "icarl")
                 ),
             ],
         }
