@@ -18,7 +18,7 @@ from remnant.experiments.settings import resolve
 from remnant.methods import METHODS
 from remnant.models import build
 
-REPLAY = ["er", "agem", "gem"]
+REPLAY = ["er", "agem", "gem", "mega-i", "mega-ii"]
 HEADS = """
 import torch
 from remnant.data import Stream
@@ -48,7 +48,7 @@ def forgetting(tmp_path_factory: pytest.TempPathFactory) -> float:
     return float(backward_transfer(run("finetune", root, "stream.tasks=2", "training.epochs=3")[0]))
 
 
-@pytest.mark.parametrize("method", REPLAY)
+@pytest.mark.parametrize("method", [*REPLAY, "mer"])
 def test_they_forget_less_than_no_memory(method: str, forgetting: float, tmp_path: Path) -> None:
     matrix, result = run(method, tmp_path, "stream.tasks=2", "training.epochs=3")
     assert backward_transfer(matrix) > forgetting + 0.02
@@ -60,7 +60,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("method", REPLAY)
+@pytest.mark.parametrize("method", [*REPLAY, "mer", "icarl"])
 def test_killed_in_a_task_they_resume_to_the_same_matrix(method: str, tmp_path: Path) -> None:
     (tmp_path / "heads.py").write_text(HEADS)
     benchmark = f"{tmp_path / 'heads.py'}:stream"
