@@ -57,7 +57,7 @@ class DEN(Widening):
         grow, split, later_tasks = grow or {"*": 10}, split or {"*": 10}, len(network.classes) - 1
         names = [name for name, _ in network.named_modules()]
         room = {name: (by_layer(grow, name) + by_layer(split, name)) * later_tasks for name in names}
-        super().__init__(network, room=room, **options)
+        super().__init__(network, room, **options)
         self.sparsity, self.group_sparsity, self.pull, self.lr_decay = sparsity, group_sparsity, pull, lr_decay
         self.zero, self.enough, self.drift, self.grow, self.split = zero, enough, drift, grow, split
         self.keep("prices", network.example.new_tensor([sparsity, 0.0, 0.0]), per_step=False)

@@ -42,7 +42,7 @@ class RCL(Widening):
         **options: Any,
     ) -> None:
         most, later_tasks = most or {"*": 29}, len(network.classes) - 1
-        super().__init__(network, room={layer: count * later_tasks for layer, count in most.items()}, **options)
+        super().__init__(network, {layer: count * later_tasks for layer, count in most.items()}, **options)
         self.trials, self.price = trials, price
         self.valid: Split | None = None
         sizes = [by_layer(most, layer) for layer in self.units.layers]

@@ -32,7 +32,7 @@ class Widening(Growing):
     units: "Widened"
     free: list[Tensor]  # 1 or 0 for every entry of the body
 
-    def __init__(self, network: Network, *, room: Mapping[str, int], decay: Decay = 1e-4, **options: Any) -> None:
+    def __init__(self, network: Network, room: Mapping[str, int], *, decay: Decay = 1e-4, **options: Any) -> None:
         super().__init__(network, **options)
         self.decay = decay
         self.units = network.units = Widened(network, room)  # early stopping restores what is part of the network
