@@ -1,6 +1,7 @@
 """`remnant` and `python -m remnant`."""
 
 import io
+import signal
 import sys
 
 
@@ -16,6 +17,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # print ? where a terminal has no ±, and never fail
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    for name in ("SIGTERM", "SIGHUP"):  # end like Ctrl-C, unless nohup asked to ignore it
+        if signal.getsignal(number := getattr(signal, name, signal.SIGINT)) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     app()
 
 

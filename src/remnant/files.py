@@ -11,7 +11,9 @@ from typing import Any, BinaryIO
 
 from .errors import RunError
 
-TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
+LARGEST = 2**30  # bytes of a file that is read as a whole
+DEEPEST = 50  # levels of JSON
+TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.tmp")
 
 
 @contextmanager
@@ -50,11 +52,11 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def remove_stale(folder: Path) -> None:
-    """Removes the temporary files of processes that died while writing to this folder."""
+def remove_stale(folder: Path, name: str | None = None) -> None:
+    """Removes the temporary files of processes that died while writing to this folder, or to one file of that name."""
     for entry in list(folder.iterdir()):
         match = TEMPORARY.fullmatch(entry.name)
-        if match and _is_dead(int(match[1])):
+        if match and name in (None, match[1]) and _is_dead(int(match[2])):
             entry.unlink(missing_ok=True)
 
 
@@ -91,27 +93,49 @@ def read(path: Path) -> bytes | None:
     """The file's content, or None if there is no such file."""
     with explained(path):
         try:
+            if path.stat().st_size > LARGEST:
+                raise damaged(path, ValueError(f"it has more than {LARGEST:,} bytes"))
             return path.read_bytes()
         except FileNotFoundError:
             return None
 
 
+def to_json(content: Mapping[str, Any], **options: Any) -> bytes:
+    """Strict JSON: a number that is not finite becomes null. NumPy and torch scalars become numbers."""
+    finite = parse_json(json.dumps(content, default=as_number))
+    return (json.dumps(finite, allow_nan=False, **options) + "\n").encode()
+
+
+def parse_json(text: str | bytes) -> dict[str, Any]:
+    """The JSON object in a text, with null for NaN and infinities; ValueError if it is something else."""
+    try:
+        content = json.loads(text, parse_constant=lambda name: None)
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+        if _depth(content) > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep") from None
+    return content
+
+
+def _depth(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, parts), default=0)
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replaces a file with a JSON object. NumPy and torch scalars become numbers."""
-    write(path, (json.dumps(content, indent=2, default=as_number) + "\n").encode())
+    """Replaces a file with a JSON object; see `to_json`."""
+    write(path, to_json(content, indent=2))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file, or None if there is no such file."""
-    if (data := read(path)) is None:
-        return None
+    data = read(path)
     try:
-        content = json.loads(data)
-        if not isinstance(content, dict):
-            raise ValueError("it is not a JSON object")
+        return None if data is None else parse_json(data)
     except ValueError as error:
         raise damaged(path, error) from error
-    return content
 
 
 def damaged(path: Path, error: Exception) -> RunError:

@@ -45,13 +45,13 @@ def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def step(run, n):
-    run.record(n=n)
+    run.record(task=0, epoch=n)
     run.save_checkpoint({"n": n, "w": torch.full((50_000,), float(n)), "more": [n, {"n": n}]})
 
 def write(run, _):  # until killed
     state, note = run.load_checkpoint()
     n = state["n"] if state else 0
-    run.truncate_metrics(lambda line: line["n"] <= n)
+    run.truncate_metrics((0, n))
     while True:
         n += 1
         step(run, n)
@@ -167,7 +167,7 @@ def test_killed_at_any_moment_it_has_a_whole_checkpoint_no_older_than_the_last_o
         found = whole(run)
         assert max(reported, newest) <= found
         newest = found
-        lines = [line["n"] for line in run.metrics()]
+        lines = [line["epoch"] for line in run.metrics()]
         assert lines[:found] == list(range(1, found + 1))  # none twice, none lost that a checkpoint has seen
         assert len(lines) <= found + 1
     assert newest > 10  # how many there is time for depends on the machine
@@ -181,23 +181,23 @@ def test_dying_between_any_two_calls_it_has_a_whole_checkpoint(tmp_path: Path, f
     while reported < 4:
         moment += 1
         run = RunFolder.create(tmp_path, Settings(), moment)
-        run.record(n=1)
-        run.record(n=2)
+        run.record(task=0, epoch=1)
+        run.record(task=0, epoch=2)
         for n in (1, 2):
             run.save_checkpoint({"n": n, "w": torch.full((50_000,), float(n)), "more": [n, {"n": n}]})
         forks.start("die", run, moment)
         reported = forks.saved()
         found = whole(run)
         assert max(reported, 2) <= found <= max(reported, 2) + 1
-        assert [line["n"] for line in run.metrics()][:found] == list(range(1, found + 1))
+        assert [line["epoch"] for line in run.metrics()][:found] == list(range(1, found + 1))
         leftovers += len(left_behind(run.path))
         with run.lock():
             assert left_behind(run.path) == []
             assert 2 <= len(list(run.path.glob("checkpoint-*"))) <= 3
             run.save_checkpoint({"n": 9})
         assert len(list(run.path.glob("checkpoint-*"))) == 2
-        run.record(n=9)
-        assert run.metrics()[-1] == {"n": 9}
+        run.record(task=0, epoch=9)
+        assert run.metrics()[-1] == {"task": 0, "epoch": 9}
     assert moment > 15
     assert leftovers > 4  # there was something to sweep
 
@@ -227,7 +227,7 @@ WRITES: dict[str, Callable[[RunFolder], object]] = {
     "save_ranks": lambda run: run.save_ranks({"fc1": [2]}),
     "save_result": lambda run: run.save_result({"acc": 0.25}),
     "save_checkpoint": lambda run: run.save_checkpoint({"w": torch.ones(10_000)}),
-    "record": lambda run: run.record(loss=0.25),
+    "record": lambda run: run.record(task=0, epoch=2, loss=0.25),
 }
 every_write = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 
@@ -242,7 +242,7 @@ def filled(run: RunFolder) -> dict[str, bytes]:
     run.save_ranks({"fc1": [1]})
     run.save_result({"acc": 0.5})
     run.save_checkpoint({"w": torch.zeros(10)})
-    run.record(loss=0.5)
+    run.record(task=0, epoch=1, loss=0.5)
     return contents(run.path)
 
 
@@ -298,7 +298,7 @@ def test_a_checkpoint_and_the_lines_before_it_are_synced_before_the_rename(
         order.append("renamed")
         replace(source, target)
 
-    run.record(n=1)
+    run.record(task=0, epoch=1)
     monkeypatch.setattr(os, "fsync", seen_sync)
     monkeypatch.setattr(os, "replace", seen_replace)
     run.save_checkpoint({"n": 1})
@@ -334,7 +334,7 @@ disk = Path(sys.argv[1])
 run = RunFolder.create(disk / "runs", Settings(), 0)
 run.save_checkpoint({"n": 1, "w": torch.ones(30_000)})
 run.save_checkpoint({"n": 2, "w": torch.ones(30_000)})
-run.record(n=2)
+run.record(task=0, epoch=2)
 try:
     run.save_checkpoint({"n": 3, "w": torch.ones(30_000)})
 except RunError as error:
@@ -348,7 +348,7 @@ with open(disk / "ballast", "wb", buffering=0) as file:
 lines = 0
 try:
     while lines < 10_000:
-        run.record(filling=lines)
+        run.record(task=0, epoch=lines)
         lines += 1
 except RunError as error:
     assert "The disk is full" in str(error), error
@@ -362,7 +362,7 @@ with run.lock():
     (disk / "ballast").unlink()
     run.clear_checkpoints()
     run.save_checkpoint({"n": 3, "w": torch.ones(30_000)})
-    run.record(n=3)
+    run.record(task=0, epoch=3)
     assert run.load_checkpoint()[0]["n"] == 3
 print("survived")
 """

@@ -1,9 +1,11 @@
 """The `remnant` command and its console. Other modules of this room add their commands."""
 
+import re
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperGroup
 
 from remnant import __version__
@@ -13,7 +15,7 @@ out = Console()
 err = Console(stderr=True)
 
 
-def print_text(text: str, console: Console = out, **options: Any) -> None:
+def print_text(text: str | Text, console: Console = out, **options: Any) -> None:
     """Prints text as it is: no markup, no emoji, no colours for numbers, no line breaks."""
     console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False, **options)
 
@@ -21,11 +23,17 @@ def print_text(text: str, console: Console = out, **options: Any) -> None:
 def print_error(text: str, label: str = "Error", colour: str = "red") -> None:
     """Prints a coloured label and a sentence to standard error."""
     err.print(f"{label}:", style=colour, end=" ")
-    print_text(text, err)
+    print_text(re.sub(r"(\S{150})\S{50,}", r"\1…", text), err)  # nobody reads a name of 5,000 letters
 
 
 class FriendlyGroup(TyperGroup):
     """Prints errors that the user can fix as one sentence, and exits with code 1 (with 130 after Ctrl-C)."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "" in args:  # as a path it would mean this folder
+            print_error("An argument is empty. Is it a variable that was never set?")
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -8,8 +8,7 @@ from remnant.evaluation import AccuracyMatrix
 from remnant.experiments import Plan, resolve, run
 
 from .app import err, out, print_text
-from .progress import show_progress
-from .tables import print_accuracies
+from .progress import print_accuracies, show_progress
 
 TITLES = {
     "finetune": "Plain fine-tuning",

@@ -9,19 +9,19 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from remnant.errors import UserError
-from remnant.evaluation import Spread
+from remnant.evaluation import AccuracyMatrix, Spread
 from remnant.experiments.execute import Plan, Progress, Watcher, run
 from remnant.experiments.runs import RunFolder
 from remnant.experiments.settings import recipe, resolve
 
 from .app import err, print_text
-from .tables import print_accuracies
 
 COLUMNS = ("task", "epoch", "loss", "accuracy", "steps/s", "left")
 
@@ -35,30 +35,25 @@ class SeedStatus:
 
     def update(self, progress: Progress) -> None:
         self.cells["task"] = f"{progress.task + 1}/{progress.tasks}"
+        seconds: float | None = progress.seconds
         if (epoch := progress.epoch) is not None:
             share, now = (progress.task + epoch.epoch / epoch.epochs) / progress.tasks, time.perf_counter()
             self.first = self.first or (share, now)
             done = share - self.first[0]
-            left = (now - self.first[1]) / done * (1 - share) if done > 0 else None
+            seconds = (now - self.first[1]) / done * (1 - share) if done > 0 else None
             self.cells |= {
                 "epoch": f"{epoch.epoch}/{epoch.epochs}",
                 "loss": f"{epoch.loss:.3f}",
                 "accuracy": "–" if isnan(epoch.valid_accuracy) else f"{100 * epoch.valid_accuracy:.1f} %",
                 "steps/s": f"{epoch.steps / max(epoch.seconds, 1e-9):,.0f}",
-                "left": "?" if left is None else _duration(left),
             }
         if progress.row:
             self.cells["accuracy"] = f"{100 * sum(progress.row) / len(progress.row):.1f} %"
-        if progress.finished:  # elapsed instead of remaining time
-            self.cells |= {"epoch": "done", "left": f"took {_duration(progress.seconds)}"}
-
-    def line(self) -> str:
-        words = {column: f"{column} {self.cells[column]}" for column in COLUMNS if column in self.cells}
-        return "  ".join(words.values()).replace("left took", "took")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        elif epoch is not None or progress.finished:  # which has elapsed instead of remaining time
+            time_left = "?" if seconds is None else f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+            self.cells["left"] = f"took {time_left}" if progress.finished else time_left
+        if progress.finished:
+            self.cells["epoch"] = "done"
 
 
 @contextmanager
@@ -67,27 +62,23 @@ def show_progress(console: Console, *, quiet: bool, title: str, tensorboard: Pat
     seeds: dict[int, SeedStatus] = defaultdict(SeedStatus)
     live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
     log = tensorboard_log(tensorboard) if tensorboard else None
-    heading = [] if live else [title]  # a log may hold the lines of several plans
-
-    def print_line(seed: int, text: str) -> None:
-        while heading:
-            print_text(heading.pop(), console)
-        print_text(f"seed {seed}: {text}", console)
+    printed_title = live is not None  # a log may hold the lines of several plans
 
     def watch(progress: Progress) -> None:
-        if progress.note and (progress.serious or not quiet):
-            print_line(progress.seed, progress.note)
-        if not progress.tasks:  # only a note
-            return
-        if log:
+        nonlocal printed_title
+        seed, lines = progress.seed, [progress.note] if progress.note and (progress.serious or not quiet) else []
+        if log and progress.tasks:
             log(progress)
-        if quiet:
-            return
-        seeds[progress.seed].update(progress)
-        if live:
-            live.update(_table(title, seeds))
-        elif progress.row or progress.finished:
-            print_line(progress.seed, seeds[progress.seed].line())
+        if progress.tasks and not quiet:  # not only a note
+            seeds[seed].update(progress)
+            if live:
+                live.update(_table(title, seeds))
+            elif progress.row or progress.finished:
+                cells = "  ".join(f"{name} {seeds[seed].cells[name]}" for name in COLUMNS if name in seeds[seed].cells)
+                lines.append(cells.replace("left took", "took"))
+        for line in lines:
+            print_text(f"seed {seed}: {line}" if printed_title else f"{title}\nseed {seed}: {line}", console)
+            printed_title = True
 
     with live or nullcontext():
         yield watch
@@ -135,10 +126,9 @@ def run_plan(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> list[R
 def run_and_print(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> None:
     """Runs a plan. Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
     settings, folders = plan.settings, run_plan(plan, quiet, tensorboard)
-    finished = [folder for folder in folders if folder.finished]
-    if finished and not quiet and (first := finished[0].matrix()) is not None:
-        print_accuracies(first, f"Accuracy, %, after learning each task (seed {finished[0].seed})")
-    results = [folder.result() or {} for folder in finished]
+    if not quiet and (first := folders[0].matrix()) is not None:
+        print_accuracies(first, f"Accuracy, %, after learning each task (seed {folders[0].seed})")
+    results = [folder.result() or {} for folder in folders]
     acc = Spread.of([result.get("acc") for result in results], 100).text(2)
     bwt = Spread.of([result.get("bwt") for result in results]).text(3, "+")
     seconds = Spread.of([sum(result.get("seconds", {}).values()) for result in results]).text(0)
@@ -147,5 +137,16 @@ def run_and_print(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> N
     # The paper's figures are for the recipe's settings, and would mislead beside others.
     if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
         print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", style="dim")
-    if finished:
-        print_text(f"in {finished[0].path.parent}", style="dim")
+    print_text(f"in {folders[0].path.parent}", style="dim")
+
+
+def print_accuracies(matrix: AccuracyMatrix, title: str) -> None:
+    """Prints R in per cent, a row for each task learnt. Rows that were not measured are left out."""
+    heading = "".join(f"{task + 1:6}" for task in range(matrix.tasks))
+    text = Text(f"{title}\n", "italic").append(Text(f"after{heading}", "not italic bold"))
+    for task, row in enumerate(100 * matrix.values):
+        text.append(f"\n{task + 1:<5}" if not np.isnan(row).all() else "", "not italic")
+        for value in row[~np.isnan(row)]:
+            colour = "green" if value >= 90 else "yellow" if value >= 60 else "red"
+            text.append(f"{value:6.1f}", f"not italic {colour}")
+    print_text(text)

@@ -1,6 +1,7 @@
 """Commands that start runs and read their results."""
 
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit, Option, confirm
 
 from remnant.errors import UserError
 
@@ -119,6 +120,7 @@ def resume(
     deterministic: Annotated[bool | None, Option(help=AS_BEFORE)] = None,
     tf32: Annotated[bool | None, Option(help=AS_BEFORE)] = None,
     checkpoint_every: Annotated[int | None, Option(min=0, help=AS_BEFORE)] = None,
+    trust: Annotated[bool, Option("--trust", help="Run Python files that came with a run folder.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Continue interrupted runs in the way they were started.
@@ -130,7 +132,8 @@ def resume(
     from .progress import run_and_print
 
     options = {"deterministic": deterministic, "tf32": tf32, "checkpoint_every": checkpoint_every}
-    plans, problems = unfinished(path, device, parallel, **options)
+    ask = (lambda reason: confirm(f"{reason}. Run it?", err=True)) if sys.stdin.isatty() else (lambda reason: False)
+    plans, problems = unfinished(path, device, parallel, (lambda reason: True) if trust else ask, **options)
     if not plans and not problems:
         print_text(f"Nothing to resume in {path}: every run is finished.")
     for problem in problems:

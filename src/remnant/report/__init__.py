@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remnant.errors import UserError
-from remnant.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from .content import Content
-    from .grid import Column, Grid, cell_text, number
-else:
-    __getattr__, __dir__ = lazy_exports(__name__, dict.fromkeys(("Column", "Grid", "cell_text", "number"), ".grid"))
 
-__all__ = ["Column", "Grid", "cell_text", "number", "write_report"]
+__all__ = ["write_report"]
 
 
 def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Content:

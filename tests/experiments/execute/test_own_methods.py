@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,10 +122,11 @@ def test_a_mistake_in_its_code_is_shown_in_full_also_beside_other_seeds(
 
     added(type("Broken", (Own,), {"finish": finish}))
     monkeypatch.setattr(launch, "_exit_with_parent", lambda: None)  # there is no parent process here
-    messages: queue.Queue[Any] = queue.Queue()
+    messages: list[Any] = []
+    sender = type("Sender", (), {"send": messages.append})
     asked = plan(tmp_path)
-    launch._run_in_child(asked, asked.folder(0), torch.device("cpu"), messages)  # type: ignore[arg-type]
-    errors = [message for message in messages.queue if isinstance(message, str)]
+    launch._run_in_child(asked, asked.folder(0), torch.device("cpu"), sender)  # type: ignore[arg-type]
+    errors = [message for message in messages if isinstance(message, str)]
     assert errors == ["Seed 0: ValueError: shapes that do not fit"]
     trace = capfd.readouterr().err
     assert "Traceback" in trace

@@ -44,8 +44,8 @@ def test_a_run_without_a_result_is_unfinished(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"acc": 0.6}, "says ACC 0.6000, but accuracy.csv gives 0.5000"),
-        ({"acc": 50.0}, "not a fraction"),
-        ({"acc": None}, "not a fraction"),
+        ({"acc": 50.0}, "acc is 50.0, not a number from 0 to 1"),
+        ({"acc": None}, "acc is None, not a number"),
         ({"bwt": "none"}, "bwt is 'none', not a number"),
         ({"capacity": True}, "capacity is True, not a number"),
         ({"seconds": 3.0}, "seconds is 3.0"),
@@ -74,8 +74,8 @@ def test_edited_settings_have_another_digest(run: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"seed": 0', '"seed": "0"', "seed is '0', which is not a whole number"),
-        ('"protocol": "paper"', '"protocol": 3', "protocol is 3, which is not text"),
+        ('"seed": 0', '"seed": "0"', "seed is '0', not a whole number"),
+        ('"protocol": "paper"', '"protocol": 3', "protocol is 3, not a word"),
         (
             '"method": "gpm",\n  "seed"',
             '"method": "ewc",\n  "seed"',

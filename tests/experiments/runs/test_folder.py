@@ -105,7 +105,7 @@ def test_opening_a_folder_without_a_run_is_a_clear_error(run: RunFolder, tmp_pat
     with pytest.raises(RunError, match=r"further down, such as .*seed3"):
         RunFolder.open(tmp_path / "runs")
     (run.path / "settings.json").write_text('{"lr": 1}')
-    with pytest.raises(RunError, match="benchmark, digest, method, seed, settings missing"):
+    with pytest.raises(RunError, match="it lacks benchmark, method, digest, seed, settings"):
         RunFolder.open(run.path)
     (run.path / "settings.json").write_text('{"lr": ')
     with pytest.raises(RunError, match=r"settings\.json is damaged"):
@@ -114,45 +114,59 @@ def test_opening_a_folder_without_a_run_is_a_clear_error(run: RunFolder, tmp_pat
 
 def test_metrics_are_read_as_they_were_recorded(run: RunFolder) -> None:
     assert run.metrics() == []
-    run.record(task=0, epoch=1, loss=0.1 + 0.2, note="ε\n")
-    run.record(loss=math.inf, acc=np.float32(0.5), steps=np.int64(7), lr=torch.tensor(0.25))
-    run.record(loss=math.nan)
+    run.record(task=0, epoch=1, loss=0.1 + 0.2)
+    run.record(task=0, epoch=2, loss=math.inf, acc=np.float32(0.5), steps=np.int64(7), lr=torch.tensor(0.25))
+    run.record(task=0, epoch=3, loss=math.nan)
     first, second, third = run.metrics()
-    assert first == {"task": 0, "epoch": 1, "loss": 0.1 + 0.2, "note": "ε\n"}
-    assert second == {"loss": math.inf, "acc": 0.5, "steps": 7, "lr": 0.25}
-    assert math.isnan(third["loss"])
+    assert first == {"task": 0, "epoch": 1, "loss": 0.1 + 0.2}
+    # Strict JSON has no numbers that are not finite.
+    assert second == {"task": 0, "epoch": 2, "loss": None, "acc": 0.5, "steps": 7, "lr": 0.25}
+    assert third == {"task": 0, "epoch": 3, "loss": None}
     with pytest.raises(TypeError, match="hold numbers, strings"):
         run.record(weights=torch.zeros(3))
     assert len(run.metrics()) == 3
 
 
 def test_resuming_drops_the_lines_newer_than_the_checkpoint(run: RunFolder) -> None:
-    run.truncate_metrics(lambda line: False)  # nothing there: nothing made
+    assert run.truncate_metrics() == 0  # nothing there: nothing made
     assert not (run.path / "metrics.jsonl").exists()
-    for epoch in range(5):
-        run.record(epoch=epoch)
-    run.truncate_metrics(lambda line: line["epoch"] <= 2)
-    run.record(epoch=3)
-    assert [line["epoch"] for line in run.metrics()] == [0, 1, 2, 3]
+    for task in (0, 1):
+        for epoch in range(1, 5):
+            run.record(task=task, epoch=epoch)
+    assert run.truncate_metrics((1, 2)) == 6
+    run.record(task=1, epoch=3)
+    assert [line["epoch"] for line in run.metrics()] == [1, 2, 3, 4, 1, 2, 3]
 
 
-@pytest.mark.parametrize("rest", [b'{"ep', b'{"epoch": 2}', b"\0\0\0\0", b"["])
+@pytest.mark.parametrize("rest", [b'{"ep', b'{"task": 0, "epoch": 2}', b"\0\0\0\0", b"["])
 def test_a_half_written_line_is_ignored_and_repaired(run: RunFolder, rest: bytes) -> None:
-    run.record(epoch=0)
-    run.record(epoch=1)
+    run.record(task=0, epoch=0)
+    run.record(task=0, epoch=1)
     path = run.path / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + rest)
     assert [line["epoch"] for line in run.metrics()] == [0, 1]
     assert path.read_bytes().endswith(rest)  # a reader writes nothing
-    run.record(epoch=2)
+    run.record(task=0, epoch=2)
     assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [0, 1, 2]
 
 
-def test_a_damaged_line_does_not_stop_a_run_from_resuming(run: RunFolder) -> None:
+BAD_LINES = [
+    b"\0\0\0",
+    b"7",
+    b"{}",
+    b'{"task": 0}',
+    b'{"task": "0", "epoch": 1}',
+    b'{"task": 0, "epoch": 1, "loss": 1e999}',
+]
+
+
+@pytest.mark.parametrize("bad", [*BAD_LINES, b'{"a":' * 5000, b'{"task": 0, "epoch": 1, "loss": {}}'])
+def test_a_damaged_line_does_not_stop_a_run_from_resuming(run: RunFolder, bad: bytes) -> None:
     path = run.path / "metrics.jsonl"
-    path.write_bytes(b'{"epoch": 0}\n\0\0\0\n7\n{"epoch": 1}\n{"epoch"')
-    run.truncate_metrics(lambda line: True)
-    assert path.read_bytes() == b'{"epoch": 0}\n{"epoch": 1}\n'
+    first, second = b'{"task": 0, "epoch": 1}\n', b'{"task": 0, "epoch": 2}\n'
+    path.write_bytes(first + bad + b"\n" + second + b'{"epoch"')
+    assert run.truncate_metrics((0, 9)) == 2
+    assert path.read_bytes() == first + second
 
 
 def test_matrix_ranks_and_result_come_back(run: RunFolder) -> None:
@@ -168,7 +182,7 @@ def test_matrix_ranks_and_result_come_back(run: RunFolder) -> None:
     assert run.finished
     assert result is not None
     assert result["seconds"] == {"train": 1.5}
-    assert math.isnan(result["bwt"])
+    assert result["bwt"] is None
 
 
 @pytest.mark.parametrize(
@@ -209,7 +223,7 @@ def test_all_runs_are_found_in_the_order_of_their_seeds(tmp_path: Path) -> None:
 
 
 def test_the_small_files_of_a_finished_run_are_kept(run: RunFolder, tmp_path: Path) -> None:
-    run.record(epoch=0)
+    run.record(task=0, epoch=0)
     run.save_matrix(AccuracyMatrix(1, [[0.5]]))
     run.save_ranks({"fc1": [1]})
     run.save_drift({"fc1": {"edges": [-1, 0, 1], "counts": [2, 3]}})

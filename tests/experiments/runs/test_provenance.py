@@ -12,7 +12,7 @@ import pytest
 from remnant.errors import RunError
 from remnant.experiments.execute import Plan, Progress, run, unfinished
 from remnant.experiments.runs import RunFolder
-from remnant.experiments.settings import resolve
+from remnant.experiments.settings import Settings, resolve
 
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
 OWN = """
@@ -95,15 +95,40 @@ def test_a_run_is_not_resumed_with_a_changed_stream_file(own: Path) -> None:
         run(resumed, lambda progress: None)
 
 
-def test_a_run_without_a_noted_hash_is_resumed(own: Path) -> None:
-    folder = plan_of(own, 0).folder(0)
+def forget_hash(folder: RunFolder) -> None:
     noted = folder.environment()
     assert noted is not None
     assert re.fullmatch("[0-9a-f]{16}", noted.pop("stream_file"))
     (folder.path / "environment.json").write_text(json.dumps(noted))
-    own.write_text(OWN.replace("> 0)", "> 0.5)"))
-    ((resumed,), _) = unfinished(own.parent / "runs", "cpu", 1)
+
+
+def test_a_file_that_was_not_noted_is_run_only_if_it_is_trusted(own: Path) -> None:
+    folder = plan_of(own, 0).folder(0)
+    forget_hash(folder)
+    plans, (problem,) = unfinished(own.parent / "runs", "cpu", 1)
+    assert not plans
+    assert problem.startswith(f"{folder.path} would run {own}, which was not noted")
+    questions: list[str] = []
+    ((resumed,), _) = unfinished(own.parent / "runs", "cpu", 1, lambda text: not questions.append(text))
+    assert questions == [problem.partition(". Read the file")[0]]
     assert run(resumed, lambda progress: None)[0].finished
+
+
+@pytest.mark.parametrize("place", ["", "seed0"])
+def test_a_file_among_the_files_of_the_run_is_asked_about(place: str, tmp_path: Path) -> None:
+    """Even if its hash is noted: whoever made the folder wrote both."""
+    settings = resolve("permuted-digits", "finetune", FEW)
+    plan = Plan(settings, (0,), tmp_path / "runs", "cpu")
+    folder = plan.folder(0)
+    file = folder.path.parents[1] / "own.py" if not place else folder.path / "own.py"
+    file.write_text("raise AssertionError('it was run')")
+    content = json.loads((folder.path / "settings.json").read_text())
+    content["settings"]["network"]["name"] = f"{file}:Net"
+    forged = Settings.from_dict(content["settings"])
+    folder = RunFolder.create(tmp_path / "runs", forged, 0)
+    plans, problems = unfinished(tmp_path / "runs", "cpu", 1)
+    assert [plan.settings for plan in plans] == [settings]
+    assert "own.py, which was not noted when the run began or lies in its folder" in problems[0]
 
 
 METHOD_AND_NETWORK = """

@@ -10,7 +10,7 @@ from remnant.files import read_json
 from ..execute import Plan, pick_device
 from ..runs import RunResult, keep_results, readable_runs
 from .tables import ResultKey, Row, Table, comparison_rows
-from .timing import TIMES_FOLDER, TIMING_TABLE, save_timings, time_methods, timing_rows
+from .timing import TIMES_FOLDER, TIMING_TABLE, load_timings, save_timings, time_methods, timing_rows
 
 TimingJob = Callable[[Callable[[str], None]], None]  # takes a function that prints a line
 
@@ -77,12 +77,20 @@ def keep(runs: Path, target: Path) -> tuple[str, list[str]]:
     if target.exists() and target.samefile(runs):
         raise RunError(f"The runs are already in {runs}. Name another folder to keep them in.")
     readable, problems = readable_runs(runs)
-    finished = [run for run in readable if run.finished]
-    for run in finished:
-        keep_results(run, target)
-    timed = list((runs / TIMES_FOLDER).glob("*.json"))
-    for path in timed:
-        save_timings(target, path.stem, read_json(path) or {})
+    finished, timed = [], []
+    for run in readable:
+        try:
+            if run.finished and run.read():
+                finished.append(keep_results(run, target))
+        except RunError as error:
+            problems.append(str(error))
+    for path in (runs / TIMES_FOLDER).glob("*.json"):
+        try:
+            load_timings([runs], path.stem)
+            save_timings(target, path.stem, read_json(path) or {})
+            timed.append(path)
+        except RunError as error:
+            problems.append(str(error))
     if not (finished or timed or problems):
         raise RunError(
             f"No run in {runs} is finished, so nothing was kept. Name another folder with --runs, or resume the runs."

@@ -1,28 +1,63 @@
-"""A run folder's files as typed values, checked against each other."""
+"""What each file of a run folder holds, and the content as typed values that are checked against each other."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf, isfinite, isnan
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch import Tensor
+
 from remnant.errors import RunError, UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy
+from remnant.files import damaged, parse_json, read, read_json
+from remnant.options import PLAIN, Kind, number, or_none, whole
 
 if TYPE_CHECKING:
     from .folder import RunFolder
 
+SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
 ACCURACY, RANKS, DRIFT, RESULT = "accuracy.csv", "ranks.json", "drift.json", "result.json"
 
-# The schema of settings.json, and of the settings in it. Settings of older releases may lack a section.
-HEADER: dict[str, type] = {"benchmark": str, "method": str, "digest": str, "seed": int, "settings": dict}
-SECTIONS: dict[str, type] = {"protocol": str, "stream": dict, "network": dict, "training": dict, "options": dict}
-TYPE_NAMES = {str: "text", int: "a whole number", dict: "a table"}
+TEXT, FLAG, NUMBER = PLAIN[str], PLAIN[bool], PLAIN[float]
+COUNT, AMOUNT, FRACTION, CHANGE = whole(0, 10**15), number(0, 1e18), number(0, 1), number(-1, 1)
+TENSOR = Kind("a tensor", lambda value: isinstance(value, Tensor))
+TABLE = Kind("a table", lambda value: isinstance(value, dict))
+LIST = Kind("a list", lambda value: isinstance(value, list))
+ALIKE: dict[type, Any] = {int: int | float, float: int | float, list: list | tuple, tuple: list | tuple}
+
+# The shape of a table lists its values by name: a name with a ? may be missing, and * stands for all names that are not
+# listed. A list has the shape of its entries. Settings of older releases may lack a section.
+Shape = Kind | list[Any] | Mapping[str, Any]
+CODE = {"remnant?": or_none(TEXT), "commit?": or_none(TEXT), "modified?": or_none(FLAG)}
+SECTIONS = {"benchmark?": TEXT, "method?": TEXT, "protocol?": TEXT, "stream?": {}, "network?": {"name?": TEXT}}
+SECTIONS |= {"training?": {"*": or_none(NUMBER)}, "options?": {"lr?": NUMBER}, "optimizer?": {"name?": TEXT}}
+SCHEDULE = {"epoch": COUNT, "lr": or_none(NUMBER), "best_loss": number(-inf, inf), "patience": COUNT, "over": FLAG}
+SHAPES: dict[str, Shape] = {
+    SETTINGS: {"benchmark": TEXT, "method": TEXT, "digest": TEXT, "seed": whole(0, 2**32 - 1), "settings": SECTIONS},
+    ENVIRONMENT: {**CODE, "before?": [CODE]},
+    EXECUTION: {"deterministic?": FLAG, "tf32?": FLAG, "steps?": TEXT, "checkpoint_every?": COUNT, "drift?": FLAG},
+    METRICS: {"task": COUNT, "epoch": COUNT, "*": or_none(NUMBER)},  # each line
+    RANKS: {"*": [COUNT]},  # the directions that each task added, by layer
+    DRIFT: {"*": {"edges": [NUMBER], "counts": [AMOUNT]}},  # by layer
+    RESULT: {
+        **{"acc": FRACTION, "bwt?": or_none(CHANGE), "learning_accuracy?": or_none(FRACTION)},
+        **{"validation_acc?": or_none(FRACTION), "validation_bwt?": or_none(CHANGE)},
+        **{"seconds?": {"*": AMOUNT}, "capacity?": or_none(AMOUNT), "memory_bytes?": or_none(AMOUNT)},
+    },
+}
+CHECKPOINT_SHAPE: Shape = {
+    **{"run": TEXT, "task": COUNT, "lines": COUNT, "method": {}, "random": TENSOR, "matrix": TEXT},
+    **{"validation": or_none(TEXT), "drift": {"*": TENSOR}, "training": {**SCHEDULE, "best": {"*": TENSOR}}},
+    "seconds": dict.fromkeys(("train", "evaluate", "consolidate"), AMOUNT),
+}
 
 
 class DriftHistogram(NamedTuple):
@@ -57,38 +92,84 @@ class RunContents:
     metrics: Sequence[Mapping[str, Any]]
 
 
-def check_header(file: Path, header: Mapping[str, Any]) -> None:
-    """Raises RunError unless `header`, the content of settings.json, has the parts and types that it should have."""
-    if missing := HEADER.keys() - header.keys():
-        raise RunError(f"{file} is not the settings of a run: {', '.join(sorted(missing))} missing.")
-    settings = header["settings"]
-    for values, types in ((header, HEADER), (settings, SECTIONS)):
-        for name in types.keys() & values.keys():
-            if type(values[name]) is not types[name]:
-                raise RunError(f"{file}: {name} is {values[name]!r}, which is not {TYPE_NAMES[types[name]]}.")
-    for name in ("benchmark", "method"):
-        if settings.get(name, header[name]) != header[name]:
-            raise RunError(f"{file}: {name} is {header[name]!r}, but {settings[name]!r} among the settings.")
+def check(value: Any, shape: Shape, name: str = "") -> None:
+    """Raises a ValueError that begins with `name` unless the value has this shape."""
+    kind = TABLE if isinstance(shape, Mapping) else LIST if isinstance(shape, list) else shape
+    if not kind.accepts(value) and not (kind.optional and value is None):
+        raise ValueError(f"{name or 'it'} is {reprlib.repr(value)}, not {kind.words}")
+    if isinstance(shape, list):
+        for place, entry in enumerate(value):
+            check(entry, shape[0], f"{name}[{place}]")
+    elif isinstance(shape, Mapping):
+        if missing := [key for key in shape if key not in value and key[-1] not in "?*"]:
+            raise ValueError(f"{name or 'it'} lacks {', '.join(missing)}")
+        for key, entry in value.items():
+            if part := shape.get(key) or shape.get(f"{key}?") or shape.get("*"):
+                check(entry, part, f"{name}.{key}" if name else key)
+
+
+def check_alike(own: Any, saved: Any, name: str = "its state") -> None:
+    """Raises a ValueError unless a method could have saved this in place of its own state. Both may have grown since."""
+    if isinstance(own, dict) and isinstance(saved, dict):
+        for key in saved:
+            check_alike(own.get(key), saved[key], f"{name}.{key}")
+    elif isinstance(saved, Tensor) and saved.is_floating_point() and saved.isnan().any():
+        raise ValueError(f"{name} holds NaN")
+    elif isinstance(own, Tensor) and isinstance(saved, Tensor):
+        if (own.dtype, own.ndim) != (saved.dtype, saved.ndim):
+            raise ValueError(f"{name} is a {saved.ndim}-dimensional {saved.dtype} tensor")
+    elif own is not None and saved is not None and not isinstance(saved, ALIKE.get(type(own), type(own))):
+        raise ValueError(f"{name} is {reprlib.repr(saved)}, not {type(own).__name__}")
+
+
+def read_checked(path: Path) -> dict[str, Any] | None:
+    """The content of a JSON file of a run folder, or None if there is no such file; RunError if it has another shape."""
+    content = read_json(path)
+    try:
+        if content is not None:
+            check(content, SHAPES[path.name])
+    except ValueError as error:
+        raise damaged(path, error) from error
+    return content
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl that are complete and have their shape."""
+    lines = []
+    for text in (read(path) or b"").splitlines(keepends=True):
+        with suppress(ValueError):
+            check(line := parse_json(text), SHAPES[METRICS])
+            if text.endswith(b"\n"):
+                lines.append(line)
+    return lines
 
 
 def read_contents(folder: RunFolder) -> RunContents:
     """All measurements of a run, typed and checked against each other; RunError if a file is damaged."""
-    matrix, result, ranks = folder.matrix(), folder.result(), folder.ranks() or {}
-    try:
-        for layer, added in ranks.items():
-            if not isinstance(added, list) or not all(isinstance(rank, int) for rank in added):
-                raise ValueError(f"{RANKS}: {layer} should have one whole number per task, not {added!r}.")
-        return RunContents(
-            _digest(folder.settings),
-            folder.environment() or {},
-            matrix,
-            None if result is None else _result(result, matrix),
-            ranks,
-            {layer: _histogram(layer, content) for layer, content in (folder.drift() or {}).items()},
-            folder.metrics(),
+    matrix, result, drift = folder.matrix(), folder.result(), folder.drift() or {}
+    environment, ranks, metrics = folder.environment() or {}, folder.ranks() or {}, folder.metrics()
+    if result is not None and (matrix is None or matrix.learned < matrix.tasks):
+        raise RunError(f"{folder.path / RESULT} exists, but {ACCURACY} is missing or incomplete.")
+    if result is not None and matrix is not None and abs(result["acc"] - (acc := average_accuracy(matrix))) > 1e-6:
+        raise RunError(f"{folder.path / RESULT} says ACC {result['acc']:.4f}, but {ACCURACY} gives {acc:.4f}.")
+    for layer, parts in drift.items():
+        rising = all(low < high for low, high in pairwise(parts["edges"]))
+        if not rising or not 0 < len(parts["counts"]) == len(parts["edges"]) - 1:
+            raise RunError(f"{folder.path / DRIFT}: {layer} should have n counts and n + 1 rising edges.")
+    histograms = {
+        layer: DriftHistogram(*(tuple(map(float, parts[part])) for part in DriftHistogram._fields))
+        for layer, parts in drift.items()
+    }
+    found = None
+    if result is not None:
+        names = ("bwt", "learning_accuracy", "capacity", "memory_bytes")
+        figures = {name: None if result.get(name) is None else float(result[name]) for name in names}
+        found = RunResult(
+            float(result["acc"]),
+            seconds={part: float(each) for part, each in result.get("seconds", {}).items()},
+            **figures,
         )
-    except ValueError as error:
-        raise RunError(f"{folder.path}/{error}") from error
+    return RunContents(_digest(folder.settings), environment, matrix, found, ranks, histograms, metrics)
 
 
 def _digest(settings: Mapping[str, Any]) -> str:
@@ -98,38 +179,3 @@ def _digest(settings: Mapping[str, Any]) -> str:
         return Settings.from_dict(settings).digest
     except (UserError, ValueError, TypeError, AttributeError):  # settings of another release
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _result(content: Mapping[str, Any], matrix: AccuracyMatrix | None) -> RunResult:
-    if matrix is None or matrix.learned < matrix.tasks:
-        raise ValueError(f"{RESULT} exists, but {ACCURACY} is missing or incomplete.")
-    acc = _number(content, "acc")
-    if acc is None or not 0 <= acc <= 1:
-        raise ValueError(f"{RESULT}: acc is {content.get('acc')!r}, not a fraction between 0 and 1.")
-    if abs(acc - average_accuracy(matrix)) > 1e-6:
-        raise ValueError(f"{RESULT} says ACC {acc:.4f}, but {ACCURACY} gives {average_accuracy(matrix):.4f}.")
-    seconds = content.get("seconds")
-    if not isinstance(seconds, dict):
-        raise ValueError(f"{RESULT}: seconds is {seconds!r}, not a table with train, evaluate and consolidate.")
-    others = {name: _number(content, name) for name in ("bwt", "learning_accuracy", "capacity", "memory_bytes")}
-    return RunResult(acc, seconds={str(part): _number(seconds, part) or 0.0 for part in seconds}, **others)
-
-
-def _number(content: Mapping[str, Any], key: str) -> float | None:
-    value = content.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in (inf, -inf):
-        raise ValueError(f"{RESULT}: {key} is {value!r}, not a number.")
-    return None if isnan(value) else float(value)
-
-
-def _histogram(layer: str, content: Any) -> DriftHistogram:
-    try:
-        edges, counts = (tuple(float(x) for x in content[part]) for part in ("edges", "counts"))
-    except (TypeError, KeyError, ValueError):
-        edges, counts = (), ()
-    rising = all(isfinite(low) and isfinite(high) and low < high for low, high in pairwise(edges))
-    if not counts or len(edges) != len(counts) + 1 or not rising or not all(0 <= n < inf for n in counts):
-        raise ValueError(f"{DRIFT}: {layer} should have lists of numbers: n counts and n + 1 rising edges.")
-    return DriftHistogram(edges, counts)

@@ -5,8 +5,8 @@ from pathlib import Path
 from remnant.errors import RunError
 from remnant.files import explained, read, write
 
-from .contents import ACCURACY, DRIFT, RANKS, RESULT
-from .folder import ENVIRONMENT, METRICS, SETTINGS, RunFolder
+from .contents import ACCURACY, DRIFT, ENVIRONMENT, METRICS, RANKS, RESULT, SETTINGS
+from .folder import RunFolder
 
 
 def find_runs(root: Path) -> list[RunFolder]:

@@ -17,14 +17,25 @@ from filelock import FileLock, Timeout
 
 from remnant.errors import RunError
 from remnant.evaluation import AccuracyMatrix
-from remnant.files import as_number, damaged, explained, read, read_json, remove_stale, write, write_all, write_json
+from remnant.files import damaged, explained, read, remove_stale, to_json, write, write_all, write_json
 from remnant.memory import codec
 
 from ..settings import Settings
-from .contents import ACCURACY, DRIFT, RANKS, RESULT, check_header, read_contents
+from .contents import (
+    ACCURACY,
+    DRIFT,
+    ENVIRONMENT,
+    EXECUTION,
+    METRICS,
+    RANKS,
+    RESULT,
+    SETTINGS,
+    read_checked,
+    read_contents,
+    read_lines,
+)
 from .provenance import environment
 
-SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
 LOCK = ".lock"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 CHECKPOINT = re.compile(r"checkpoint-(\d{6,})\.safetensors")
@@ -53,7 +64,7 @@ def _json_file(name: str) -> tuple[Reader, Writer]:
     """Two methods of `RunFolder` that read and write a JSON object; reading gives None if there is no such file."""
 
     def load(self: "RunFolder") -> dict[str, Any] | None:
-        return read_json(self.path / name)
+        return read_checked(self.path / name)
 
     def save(self: "RunFolder", content: Mapping[str, Any]) -> None:
         write_json(self.path / name, content)
@@ -94,16 +105,16 @@ class RunFolder:
         """
         names = {"benchmark": settings.benchmark, "method": settings.method, "digest": settings.digest}
         content = {**names, "seed": seed, "settings": settings.as_dict()}
-        header = json.loads(json.dumps(content, sort_keys=True, default=as_number))
+        header = json.loads(to_json(content, sort_keys=True))
         path = Path(root) / run_path(**names, seed=seed)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
-        found = read_json(path / SETTINGS)
+        found = read_checked(path / SETTINGS)
         if found is None:
             if execution is not None:  # first, so that every run can be resumed in the way it was started
                 write_json(path / EXECUTION, execution)
             write_json(path / SETTINGS, header)
-        elif json.dumps(found, sort_keys=True) != json.dumps(header, sort_keys=True):  # as text, NaN equals NaN
+        elif json.dumps(found, sort_keys=True) != json.dumps(header, sort_keys=True):  # 1 is not true
             raise RunError(
                 f"{path} holds a run with other settings than these. Was its {SETTINGS} edited? "
                 "Move the folder away to start the run again."
@@ -122,13 +133,15 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """The run in an existing folder; RunError if there is none, or if its settings.json is not valid."""
         path = Path(path)
-        header = read_json(path / SETTINGS) if path.is_dir() else None
+        header = read_checked(path / SETTINGS) if path.is_dir() else None
         if header is None:
             hint = "A run's folder is called seed<k>."
             if below := min(path.rglob(f"seed*/{SETTINGS}"), default=None):
                 hint = f"There are runs further down, such as {below.parent}."
             raise RunError(f"{path} is not a run: it has no {SETTINGS}. {hint}")
-        check_header(path / SETTINGS, header)
+        for name in ("benchmark", "method"):
+            if (other := header["settings"].get(name, header[name])) != header[name]:
+                raise RunError(f"{path / SETTINGS}: {name} is {header[name]!r}, but {other!r} among the settings.")
         return cls(path, header)
 
     @property
@@ -186,8 +199,7 @@ class RunFolder:
 
     def record(self, **numbers: Any) -> None:
         """Appends a line to metrics.jsonl, and removes an incomplete line before it. If it fails, nothing is added."""
-        data = json.dumps(numbers, default=as_number).encode() + b"\n"
-        path = self.path / METRICS
+        path, data = self.path / METRICS, to_json(numbers)
         with explained(path), path.open("a+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(end - 1, 0))
@@ -201,21 +213,16 @@ class RunFolder:
                 raise
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, except those that are not complete JSON objects."""
-        lines = []
-        for text in (read(self.path / METRICS) or b"").splitlines(keepends=True):
-            with suppress(ValueError):
-                line = json.loads(text)
-                if isinstance(line, dict) and text.endswith(b"\n"):
-                    lines.append(line)
-        return lines
+        """The lines of metrics.jsonl, except those that are cut short or hold something else."""
+        return read_lines(self.path / METRICS)
 
-    def truncate_metrics(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Keeps the lines before the first that is not wanted: on resuming, those before the checkpoint."""
-        if before := read(self.path / METRICS):
-            kept = "".join(json.dumps(line) + "\n" for line in takewhile(wanted, self.metrics())).encode()
-            if kept != before:
-                write(self.path / METRICS, kept)
+    def truncate_metrics(self, last: tuple[int, int] = (0, 0)) -> int:
+        """Keeps the lines up to the `last` task and epoch, as a checkpoint needs them; returns their number."""
+        kept = list(takewhile(lambda line: (line["task"], line["epoch"]) <= last, self.metrics()))
+        data = b"".join(map(to_json, kept))
+        if data != (read(self.path / METRICS) or b""):
+            write(self.path / METRICS, data)
+        return len(kept)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the one before it."""
@@ -239,7 +246,7 @@ class RunFolder:
                 break
             except codec.VersionError as error:
                 raise RunError(f"{path}: {error}. Resume with the release that wrote it, or remove it.") from error
-            except codec.DamagedError as error:
+            except (codec.DamagedError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
                 self._damaged.add(path)
                 problems.append(f"{path} is damaged: {error}.")
         return state, " ".join([*problems, consequence]) if problems else None
@@ -257,10 +264,8 @@ class RunFolder:
     def _checkpoints(self) -> dict[int, Path]:
         """The checkpoint files by number, newest first."""
         with explained(self.path / "*"):
-            found = [
-                (int(match[1]), path) for path in self.path.iterdir() if (match := CHECKPOINT.fullmatch(path.name))
-            ]
-        return dict(sorted(found, reverse=True))
+            matches = filter(None, map(CHECKPOINT.fullmatch, os.listdir(self.path)))
+        return dict(sorted(((int(match[1]), self.path / match[0]) for match in matches), reverse=True))
 
     @property
     def finished(self) -> bool:

@@ -33,10 +33,11 @@ CODE = ("remnant", "commit", "modified")
 
 def own_files(settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
     """The user's own files in a run's settings, by their keys in `environment.json`, each with a hash of its content."""
-    network = (settings.get("network") or {}).get("name")
+    names = {"stream": settings.get("benchmark", ""), "method": settings.get("method", "")}
+    names |= {part: settings.get(part, {}).get("name", "") for part in ("network", "optimizer")}
     found = {}
-    for part, name in (("stream", settings.get("benchmark")), ("method", settings.get("method")), ("network", network)):
-        if isinstance(name, str) and is_file_reference(name):
+    for part, name in names.items():
+        if is_file_reference(name):
             path = file_of(name)
             with suppress(OSError):
                 found[f"{part}_file"] = path, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
@@ -51,6 +52,16 @@ def check_files(folder: RunFolder) -> None:
                 f"{folder.path} was made with another version of {path}. Restore that version to resume the run or to see "
                 f"its result. To run the new version, remove {folder.path.parent}, or choose another folder with --runs."
             )
+
+
+def doubtful_files(folder: RunFolder) -> list[Path]:
+    """The user's own files that a run began without, or that lie among its files: whoever made the folder wrote them."""
+    noted, top = _environment(folder), folder.path.resolve().parents[len(folder.relative_path.parts) - 2]
+    return [
+        path
+        for key, (path, _) in own_files(folder.settings).items()
+        if not noted.get(key) or path.resolve().is_relative_to(top)
+    ]
 
 
 def note_code(folder: RunFolder, device: torch.device) -> str:
