@@ -6,12 +6,10 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, cast
 
 from ..errors import DataError
 from .sources import Source
-
-CHUNK = 1 << 20
 
 
 class Originals:
@@ -23,17 +21,16 @@ class Originals:
         if path.is_dir():
             self._sizes = {p.relative_to(path).as_posix(): p.stat().st_size for p in path.rglob("*") if p.is_file()}
             self._read = lambda name: (path / name).read_bytes()
-        else:
+        elif zipfile.is_zipfile(path):
             self.check_size(path.stat().st_size)
-            if zipfile.is_zipfile(path):
-                archive = zipfile.ZipFile(path)
-                self._sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
-                # Without a size, ZipFile.read unpacks all bytes before it compares them with the declared size.
-                self._read = lambda name: archive.open(name).read(self._sizes[name] + 1)
-            else:
-                content = self._tar()
-                self._sizes = {name: len(data) for name, data in content.items()}
-                self._read = content.__getitem__
+            archive = zipfile.ZipFile(path)
+            self._sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
+            # Without a size, ZipFile.read unpacks all bytes before it compares them with the declared size.
+            self._read = lambda name: archive.open(name).read(self._sizes[name] + 1)
+        else:
+            tar, members = self._tar()
+            self._sizes = {name: member.size for name, member in members.items()}
+            self._read = lambda name: cast(IO[bytes], tar.extractfile(members[name])).read()
         self.names = sorted(self._sizes)  # with forward slashes
 
     def check_size(self, size: int, name: str = "") -> None:
@@ -46,13 +43,17 @@ class Originals:
         """The bytes of a file, unzipped if they are a gzip file."""
         self.check_size(self._sizes[name], name)
         try:
-            data = self._read(name)
-            if data.startswith(b"\x1f\x8b"):
-                with gzip.open(io.BytesIO(data)) as file:
-                    data = file.read(self.limit + 1)
+            return self._unzipped(self._read(name), name)
+        except DataError:
+            raise
         except Exception as error:  # damage can raise nearly anything
             raise DataError(f"{self.path}: '{name}' is damaged ({error}). Give {self.wanted}.") from error
-        self.check_size(len(data), name)
+
+    def _unzipped(self, data: bytes, name: str = "") -> bytes:
+        if data.startswith(b"\x1f\x8b"):
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(self.limit + 1)
+            self.check_size(len(data), name)
         return data
 
     def find(self, *file_names: str) -> str | None:
@@ -67,38 +68,14 @@ class Originals:
             raise DataError(f"{self.path} has no file '{file_names[0]}'. Give {self.wanted}.")
         return self.read(name)
 
-    def _tar(self) -> dict[str, bytes]:
-        """All files of a tar. A gzipped one can only be read forwards and readers have their own order."""
-        content, total = dict[str, bytes](), 0
+    def _tar(self) -> tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]:
+        """A tar and its files. It is unzipped in memory, because readers have their own order."""
+        self.check_size(self.path.stat().st_size)
         try:
-            with open(self.path, "rb") as raw:
-                zipped = raw.read(2) == b"\x1f\x8b"
-                raw.seek(0)
-                stream = _Counted(gzip.GzipFile(fileobj=raw) if zipped else raw, self.check_size)
-                with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
-                    for member in archive:
-                        total += member.size  # a sparse file declares more bytes than it takes
-                        self.check_size(total)
-                        if member.isreg() and (file := archive.extractfile(member)):
-                            content[member.name] = file.read()
-                while stream.read(CHUNK):
-                    pass  # gzip compares its checksum at the end, which tar does not read
+            archive = tarfile.open(fileobj=io.BytesIO(self._unzipped(self.path.read_bytes())), mode="r:")  # noqa: SIM115
+            return archive, {member.name: member for member in archive if member.isreg()}
         except DataError:
             raise
         except Exception as error:
             problem = f"{self.path} is neither a folder nor a complete .tar, .tar.gz or .zip archive ({error})"
             raise DataError(f"{problem}. Give {self.wanted}.") from error
-        return content
-
-
-class _Counted:
-    """A stream that gives all bytes read so far to a check."""
-
-    def __init__(self, stream: BinaryIO | gzip.GzipFile, check: Callable[[int], None]) -> None:
-        self.stream, self.check, self.count = stream, check, 0
-
-    def read(self, size: int) -> bytes:
-        data = self.stream.read(size)
-        self.count += len(data)
-        self.check(self.count)
-        return data

@@ -13,46 +13,30 @@ from numpy.typing import NDArray
 from ..errors import DataError
 
 
-class _Dtype:
-    """Stands in for `numpy.dtype`. The second item of its state is the byte order."""
-
-    state: tuple[Any, ...] = (3, "|")
-
-    def __init__(self, code: str, *_: object) -> None:
-        if not re.fullmatch(r"[biufSUO]\d{1,3}", code):
-            raise ValueError(f"an array of type {code!r:.20}")
-        self.code = code
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.state = state
-
-    def real(self) -> np.dtype[Any]:
-        return np.dtype(self.code).newbyteorder(self.state[1])
-
-
-class _Array:
-    """Stands in for an array, because a few bytes can ask `numpy.ndarray` for gigabytes. `as_array` gives the array."""
+class _StandIn:
+    """Stands in for an array or a dtype, because a few bytes of a pickle can ask numpy for gigabytes."""
 
     state: tuple[Any, ...] = ()
 
-    def __init__(self, *_: object, state: tuple[Any, ...] = ()) -> None:
-        self.state = state
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.state = state
 
-    def real(self) -> NDArray[Any]:
-        _, shape, dtype, fortran, data = self.state
-        if isinstance(data, list):  # an array of objects
-            return as_array(data).reshape(shape)
-        data = data.encode("latin1") if isinstance(data, str) else data  # Python 2 wrote text for bytes
-        return np.frombuffer(data, dtype.real()).reshape(shape, order="F" if fortran else "C")
+
+def _array(shape: tuple[int, ...], dtype: _StandIn, fortran: bool, data: str | bytes) -> NDArray[Any]:
+    data = data.encode("latin1") if isinstance(data, str) else data  # Python 2 wrote text for bytes
+    if not re.fullmatch(r"[biufSU]\d{1,3}", code := dtype.arguments[0]):
+        raise ValueError(f"an array of type {code!r:.20}")
+    real = np.dtype(code).newbyteorder(dtype.state[1] if dtype.state else "=")
+    return np.frombuffer(data, real).reshape(shape, order="F" if fortran else "C")
 
 
 def as_array(value: object) -> NDArray[Any]:
     """The array that a value of a pickle holds: an array, or a flat list of numbers or names."""
-    if isinstance(value, _Array):
-        return value.real()
+    if isinstance(value, _StandIn):
+        return _array(*value.state[1:])
     # A list of lists could hold one list a billion times, and a long name would be copied for every other.
     if not isinstance(value, list | tuple) or any(
         not isinstance(item, int | str | bytes) or len(str(item)) > 100 for item in value
@@ -61,18 +45,10 @@ def as_array(value: object) -> NDArray[Any]:
     return np.array(value)
 
 
-def _scalar(dtype: _Dtype, data: str | bytes) -> Any:
-    return _Array(state=(1, (1,), dtype, False, data)).real()[0].item()
-
-
-def _from_buffer(data: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
-    return _Array(state=(1, shape, dtype, order == "F", data))
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise ValueError(f"text encoded as {encoding!r:.20}")
-    return text.encode("latin1")
+def _from_buffer(data: bytes, dtype: _StandIn, shape: tuple[int, ...], order: str) -> _StandIn:
+    made = _StandIn()
+    made.state = (1, shape, dtype, order == "F", data)
+    return made
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -82,13 +58,13 @@ class _DataUnpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(data), encoding="latin1")
         # The names that rebuild an array or a string, in the spellings of Python 2 and 3 and numpy 1 and 2.
         self.harmless: dict[tuple[str, str], Any] = {
-            ("multiarray", "_reconstruct"): _Array,
-            ("multiarray", "scalar"): _scalar,
+            ("multiarray", "_reconstruct"): _StandIn,
+            ("multiarray", "scalar"): lambda dtype, data: _array((1,), dtype, False, data)[0].item(),
             ("numeric", "_frombuffer"): _from_buffer,
-            ("numpy", "ndarray"): _Array,
-            ("numpy", "dtype"): _Dtype,
-            ("_codecs", "encode"): cache(_encode),  # the same text gives the same bytes, and not one copy more
-            ("collections", "OrderedDict"): lambda: {},
+            ("numpy", "ndarray"): _StandIn,
+            ("numpy", "dtype"): _StandIn,
+            # Pickles write bytes as text. The same text gives the same bytes, so a repeated one takes no memory.
+            ("_codecs", "encode"): cache(lambda text, encoding: text.encode("latin1")),
         }
 
     def find_class(self, module: str, name: str) -> Any:
