@@ -46,7 +46,8 @@ class RCL(Widening):
         self.trials, self.price = trials, price
         self.valid: Split | None = None
         sizes = [by_layer(most, layer) for layer in self.units.layers]
-        self.keep("controller", Controller(sizes).to(network.example), per_step=False)
+        with torch.device(self.device):  # on a GPU, only its own generator belongs to this run
+            self.keep("controller", Controller(sizes).to(network.example), per_step=False)
         value = list(self.controller.value.parameters())
         policy = [p for p in self.controller.parameters() if p not in set(value)]
         self.optimizers = [torch.optim.Adam(policy, CONTROLLER_LR), torch.optim.Adam(value, VALUE_LR)]
