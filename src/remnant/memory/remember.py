@@ -47,7 +47,7 @@ def remember(
     full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
     unprotected = moving if memory._unsupported == "error" else []
     moved = Verification((*memory._constraint.checks(), *memory._buffers.checks(probe)), SUSPICIOUS)
-    checks.warn(probe.inconclusive, moved, unprotected, full)
+    checks.warn(probe, moved, unprotected, full)
     record = memory._recall.record(grown, grams, thresholds, probe) if memory._recall else None
     for weight, subspaces, count in grown:
         weight.adopt(subspaces, [*weight.added, count])

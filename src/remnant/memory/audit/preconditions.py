@@ -9,8 +9,13 @@ from ..discovery import Protection
 from ..protected import ProtectedWeight, Weights
 from ..record.recorder import ConsolidationError, Grams
 from ..report import Verification
+from .probe import Probe
 
 INCONCLUSIVE = "Whether the memory covers every use of the weights could not be tested on this model: {}."
+FAST_PATH = (
+    "In eval mode torch's fused path for padded sequences gives other outputs than the modules of this TransformerEncoder. "
+    "The memory holds what the modules compute. Make it with enable_nested_tensor=False, or do not read padded positions."
+)
 LEAKS = (
     "In this task, these layers changed inside the subspaces of earlier tasks: {names}. They may have forgotten. Attach every "
     "optimizer that trains them, or call project() and restore() around your own steps."
@@ -60,10 +65,11 @@ def refuse(
         raise ConsolidationError(UNCOVERED.format(", ".join(named)))
 
 
-def warn(inconclusive: str, moved: Verification, buffers: Sequence[str], full: Sequence[str]) -> None:
+def warn(probe: Probe, moved: Verification, buffers: Sequence[str], full: Sequence[str]) -> None:
     """Warns the code that called GPM's method about everything that was found."""
     messages = [
-        INCONCLUSIVE.format(inconclusive) if inconclusive else "",
+        INCONCLUSIVE.format(probe.inconclusive) if probe.inconclusive else "",
+        FAST_PATH if not probe.inconclusive and probe.fast_path_differs() else "",
         moved.leaks(LEAKS),
         MOVING_BUFFERS.format(", ".join(map(repr, buffers))) if buffers else "",
         FULL.format(", ".join(full)) if full else "",

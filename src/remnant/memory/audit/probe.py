@@ -25,6 +25,8 @@ from ..record.recorder import Forward, Sinks, eager_eval, record_rows
 
 EXAMPLES = 4  # few rows leave most directions free to change
 SIZE = 0.1  # the change, relative to each parameter's RMS
+LARGER = 10  # times that size, in the second test
+NOISY = 1e-3  # outputs that change more from one pass to the next cannot be compared
 NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
 ROUNDINGS, NARROW_ROUNDINGS = 300, 4  # allowed change of the outputs in units of eps; bf16 and fp16 round ΔW itself
 
@@ -36,8 +38,7 @@ class Probe:
         self._model, self.forward = protection.model, forward
         named = self._model.named_parameters(remove_duplicate=False)
         excluded = {parameter for name, parameter in named if not protection.selects(clean(name))}
-        moving = [weight for weight in protection.weights if any(p.requires_grad for p in weight.parameters)]
-        self._weights = [weight for weight in moving if excluded.isdisjoint(weight.parameters)]
+        self._weights = [weight for weight in protection.weights if excluded.isdisjoint(weight.parameters)]
         self._device = next(self._model.parameters()).device
         self.examples: Any = None
         self.path: set[nn.Module] = set()  # the layers with parameters that the last forward pass called
@@ -58,19 +59,34 @@ class Probe:
         The parameters are moved by the unseen part of a random change, which counts what any process finds, or of a given one.
         """
         found: dict[ProtectedWeight, float] = {}
-        untested, few = self._weights, self.examples
-        if change is not None:
-            untested = [weight for weight in untested if any(bool(change[p].any()) for p in weight.parameters)]
+        untested = [  # a weight that does not train now is tested when it has moved
+            weight
+            for weight in self._weights
+            if any(p.requires_grad if change is None else bool(change[p].any()) for p in weight.parameters)
+        ]
         with eager_eval(self._model):
             # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
             simplifications: Any = (lambda batch: batch, partial(_first_examples, count=1), _geometric, _blank)
             for simpler in simplifications:
-                if untested and few is not None and not found and not self.inconclusive:
-                    found, untested = self._test(simpler(few), untested, change)
+                if untested and self.examples is not None and not found and not self.inconclusive:
+                    found, untested = self._test(simpler(self.examples), untested, change)
         if change is not None:
             return found
         counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
         return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
+
+    @torch.no_grad()
+    def fast_path_differs(self) -> bool:
+        """Whether torch's fused path for padded sequences gives other outputs than the modules, which it does not call."""
+        if self.examples is None or not any(isinstance(m, nn.TransformerEncoder) for m in self._model.modules()):
+            return False
+        results = []
+        with eager_eval(self._model), restored(self._model.buffers()):
+            for enabled in (False, True):
+                torch.backends.mha.set_fastpath_enabled(enabled)
+                returned = _all_tensors(self.forward(self._model, copy.deepcopy(self.examples)), set())
+                results.append([y for x in returned if (y := _as_real(x.detach())) is not None])
+        return change_of(*results) > self.rounding
 
     def _test(
         self, batch: Any, weights: Weights, change: Mapping[Tensor, Tensor] | None
@@ -111,10 +127,15 @@ class Probe:
                     value.copy_(value.double() + part.part_of(changes[part.parameter]))
                 return change_of(before, self.outputs(batch))
 
-        if before and (together := moved_by(unseen, testable)) <= self.rounding:
+        together, rounding = moved_by(unseen, testable) if before else 0.0, self.rounding
+        if before and together <= rounding and change is None and testable:
+            # A larger change also shows choices, such as that of the nearest row of a codebook. It rounds more.
+            free, unseen = ({p: LARGER * x for p, x in changes.items()} for changes in (free, unseen))
+            together, rounding = moved_by(unseen, testable), 3 * LARGER * rounding
+        if before and together <= rounding:
             return {}, untested
         noise = change_of(before, self.outputs(batch))
-        if not before or noise > SIZE:
+        if not before or noise > NOISY:
             self.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
             return {}, []
         # Outputs that react strongly to any change of the weights also show more of the rounding.
@@ -125,7 +146,7 @@ class Probe:
             for p in moving
         ]
         moved, whole = (sqrt(sum(column)) for column in zip(*squares, strict=True))
-        allowed = max(10 * noise, self.rounding * max(1.0, reaction, reaction * whole / max(moved, 1e-12)))
+        allowed = max(10 * noise, rounding * max(1.0, reaction, reaction * whole / max(moved, 1e-12)))
         if together <= allowed:
             return {}, untested
         found = {weight: by for weight in testable if (by := moved_by(unseen, [weight])) > allowed}
@@ -140,7 +161,6 @@ class Probe:
     def outputs(self, batch: Any = None, sinks: Sinks | None = None) -> list[Tensor]:
         """Returns all numbers that the model gives for a batch in eval mode; `sinks` get the rows of their weights."""
         batch = copy.deepcopy(self.examples if batch is None else batch)
-        # A forward function may add a penalty on the weights: what modules return to code outside the model counts first.
         returned: list[Any] = []
         outputs: list[Any] = []
         running: list[nn.Module] = []
@@ -165,8 +185,18 @@ class Probe:
             stack.enter_context(torch.random.fork_rng(devices=devices))
             torch.manual_seed(0)  # the same random numbers every time
             record_rows(self._model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
-        numbers = (x.detach() for x in _all_tensors(outputs or returned, set()) if x.is_floating_point())
-        return [x.double() for x in numbers if x.numel()]
+        # A forward function may add a penalty on the weights to a loss, so a single number that it returns counts last.
+        given = [x for x in _all_tensors(returned, set()) if x.ndim or not outputs]
+        numbers = [_as_real(x.detach()) for x in _all_tensors([outputs, given], set())]
+        return [x for x in numbers if x is not None and x.numel()]
+
+
+def _as_real(x: Tensor) -> Tensor | None:
+    """An output as float64, or None if it holds whole numbers: those jump."""
+    if x.is_nested or not (x.is_floating_point() or x.is_complex()):
+        return None
+    dense = x.to_dense() if x.layout is not torch.strided else x
+    return (torch.view_as_real(dense) if x.is_complex() else dense).double()
 
 
 def _all_tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
@@ -187,6 +217,7 @@ def _all_tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
 
 def _outside_rows(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:
     """The part of a stack (groups, outputs, n) that gives 0 for every row, up to the rounding of the weight's type."""
+    rows = [part for part in rows if part.numel()]
     if not rows:
         return stack
     if weight.view.one_hot:

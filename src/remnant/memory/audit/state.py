@@ -24,7 +24,7 @@ class Buffers:
         self._model, self._protection = protection.model, protection
         self._harmless: set[str] = set()  # what changes without an effect on the outputs
         self.values: dict[str, Tensor] = {}  # of the buffers that are saved with the memory, at the task's start
-        self._checksums = {name: checksum(tensor) for name, tensor in self._watched()}
+        self._checksums = {name: checksum(tensor) for name, tensor in self.watched()}
         self.kept_in_eval: list[str] = []  # modules other than norms
         self._holding = False  # from the first remembered task on
 
@@ -45,11 +45,11 @@ class Buffers:
         }
         return {
             name: tensor
-            for name, tensor in self._watched()
+            for name, tensor in self.watched()
             if tensor.is_floating_point() and not isinstance(tensor, nn.Parameter) and name not in caches
         }
 
-    def _watched(self) -> Iterator[tuple[str, Tensor]]:
+    def watched(self) -> Iterator[tuple[str, Tensor]]:
         """All but the norms' buffers; nothing with unsupported="free", which frees everything that no rule covers."""
         anchored = set(self._protection.parameters)
         for raw, module in self._model.named_modules() if self._protection.unsupported != "free" else ():
@@ -62,7 +62,7 @@ class Buffers:
 
     def _changed(self) -> dict[str, Tensor]:
         """What has another value than when the task began. Another shape or number type is another meaning."""
-        now = {name: (tensor, checksum(tensor)) for name, tensor in self._watched() if name in self._checksums}
+        now = {name: (tensor, checksum(tensor)) for name, tensor in self.watched() if name in self._checksums}
         same_kind = {n: tensor for n, (tensor, mark) in now.items() if mark[0] == self._checksums[n][0]}
         return {n: tensor for n, tensor in same_kind.items() if not torch.equal(now[n][1][1], self._checksums[n][1])}
 
@@ -82,7 +82,7 @@ class Buffers:
             self.kept_in_eval = sorted({*self.kept_in_eval, *(name.rpartition(".")[0] for name in moving)})
         others = {name: tensor for name, tensor in self.others().items() if name not in self._harmless}
         self.values = {name: tensor.detach().clone() for name, tensor in {**self.of_norms(), **others}.items()}
-        self._checksums = {name: checksum(tensor) for name, tensor in self._watched() if name not in self._harmless}
+        self._checksums = {name: checksum(tensor) for name, tensor in self.watched() if name not in self._harmless}
         self.hold()
 
     def hold(self) -> None:

@@ -35,6 +35,10 @@ CODE_CHANGED = (
     "Something that is no tensor has changed: its code (a patched forward, another class, a hook), a parametrization or mask, "
     "or an attribute that forward, train() or eval() reads. Undo that change, or make a new memory for the model as it is now."
 )
+STATE_MOVED = (
+    "Old outputs moved by {:.1%} because these buffers changed: {}. No optimizer moves buffers: the module or your own code "
+    "did. Exclude them by name to accept the change."
+)
 MOVED_UNSEEN = (
     "Old outputs moved through weights that are used in ways their rule does not cover: {}. Changes of a weight that no "
     "recorded input of its layer can see moved them. Call the layer itself instead of a function with its weight, exclude it, "
@@ -184,6 +188,15 @@ class Verifier:
                     return CODE_CHANGED.format(moved)
             elif self._protection.unsupported != "free" and (found := last.probe.uncovered(steps)):
                 return MOVED_UNSEEN.format(", ".join(f"{weight.name!r} ({by:.1%})" for weight, by in found.items()))
+        state = {name: tensor for name, tensor in self._buffers.watched() if tensor in own}
+        with self._anchored({tensor: value for tensor, value in own.items() if tensor not in set(state.values())}):
+            if moved is not None and (by := change_of(outputs, last.probe.outputs())) > 10 * max(
+                moved, last.probe.rounding
+            ):
+                changed = [
+                    repr(name) for name, tensor in state.items() if not torch.equal(tensor, own[tensor].to(tensor))
+                ]
+                return STATE_MOVED.format(by, ", ".join(changed))
         return ""
 
 

@@ -69,6 +69,7 @@ def _hook(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | No
     groups, inputs, biases = weight.view.groups, weight.view.inputs, len(weight.biases)
 
     def before_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        args = tuple(arg.to_dense() if isinstance(arg, Tensor) and arg.is_sparse else arg for arg in args)
         if examples is not None:
             args = tuple(arg[:examples] if isinstance(arg, Tensor) and arg.ndim else arg for arg in args)
         found = site.view.rows(*args, **kwargs)
