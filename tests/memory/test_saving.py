@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,15 @@ def test_killed_while_saving_the_old_file_is_whole(
     assert path.read_bytes() == old
     assert [entry.name for entry in tmp_path.iterdir()] == ["memory"]
     assert len(GPM.load(path, net)) == 1
+
+
+def test_saving_removes_what_killed_saves_of_the_same_file_have_left(memory: GPM, tmp_path: Path) -> None:
+    ended = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True).stdout.strip()
+    others = [f".other.{ended}.tmp", f".memory.{os.getppid()}.tmp", ".memory.draft.tmp"]
+    for name in (*others, f".memory.{ended}.tmp"):
+        (tmp_path / name).touch()
+    memory.save(tmp_path / "memory")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "memory"])
 
 
 def test_a_loaded_memory_outlives_its_file(memory: GPM, net: Net, tmp_path: Path) -> None:

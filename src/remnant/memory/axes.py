@@ -5,6 +5,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from . import valid
 from .gram import Energy
 from .subspace import Subspace, rank_needed
 
@@ -88,9 +89,14 @@ class AxisSubspace(Subspace):
         return {"axes": self._stored, "order": self._order} if self.ordered else {"axes": self._stored}
 
     def load(self, state: dict[str, Tensor]) -> Self:
-        if state["axes"].shape != (self.capacity,):
-            raise ValueError(f"saved axes of shape {tuple(state['axes'].shape)} for {self.capacity} inputs")
+        axes = valid.tensor("the axes", state["axes"], self._stored)
+        if not bool(((axes >= 0) & (axes <= 1)).all()):
+            raise ValueError("an axis has a weight outside [0, 1]")
         if self.ordered:
-            self._order = state["order"].to(self._stored.device)
-        self._store(state["axes"].to(self._stored))
+            order = valid.tensor("the order", state["order"], self._order.new_empty(len(state["order"])))
+            named, used = order.tolist(), torch.nonzero(axes).flatten().tolist()
+            if len(set(named)) < len(named) or not set(used) <= set(named) <= set(range(self.capacity)):
+                raise ValueError("the order does not name each used axis once")
+            self._order = order.to(self._stored.device)
+        self._store(axes.to(self._stored))
         return self

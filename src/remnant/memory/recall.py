@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import valid
 from .audit.probe import Probe, change_of, restored
 from .constraint import Constraint
 from .discovery import Protection, clean
@@ -84,15 +85,22 @@ class Recall:
         return {name: tensor.detach().clone() for name, tensor in now.items() if tensor not in same}
 
     def _unprotected(self) -> dict[str, Tensor]:
-        protected = set(self._protection.parameters)
-        free = {n: p for n, p in self._protection.named_parameters().items() if p.requires_grad and p not in protected}
-        return {**free, **{clean(name): buffer for name, buffer in self._protection.model.named_buffers()}}
+        """Parameters that train, or did when the memory was made, and buffers; without those that are protected."""
+        protected, free = set(self._protection.parameters), set(self._protection.free.values())
+        named = self._protection.named_parameters().items()
+        own = {name: p for name, p in named if p not in protected and (p.requires_grad or p in free)}
+        return {**own, **{clean(name): buffer for name, buffer in self._protection.model.named_buffers()}}
 
     def _own_values(self, tasks: int) -> Values:
         """The values of unprotected tensors after that many tasks."""
         now = self._unprotected()
-        latest = {name: value for record in self.tasks[:tasks] for name, value in record.own.items()}
-        return {now[name]: value for name, value in latest.items() if name in now}
+        latest = {name: value for record in self.tasks[:tasks] for name, value in record.own.items() if name in now}
+        resized = {name for name, value in latest.items() if now[name].shape != value.shape}
+        if lost := resized.intersection(map(clean, self._protection.model.state_dict())):  # the others are caches
+            raise RuntimeError(
+                f"{lost.pop()!r} has another shape than in the old task, so the task cannot be recalled."
+            )
+        return {now[name]: value for name, value in latest.items() if name not in resized}
 
     @torch.no_grad()
     def network(self, task: int, start: Mapping[Tensor, Tensor] | None = None) -> Values:
@@ -228,19 +236,39 @@ class Recall:
         tasks = [{**vars(x), "inputs": [subspace.state() for subspace in x.inputs]} for x in self.tasks]
         return {"tasks": tasks, "truncations": [vars(truncation) for truncation in self.truncations]}
 
-    def read(self, state: Mapping[str, Any], tasks: int) -> tuple[list[TaskRecord], list[Truncation]]:
-        """Reads a saved state, without a change to this one."""
+    def read(
+        self, state: Mapping[str, Any], tasks: int, subspaces: Mapping[str, list[Subspace]]
+    ) -> tuple[list[TaskRecord], list[Truncation]]:
+        """Reads a saved state, without a change to this one. `subspaces` are the loaded ones of each weight."""
         if len(state["tasks"]) != tasks:
             raise ValueError(f"{tasks} tasks with {len(state['tasks'])} records for recall")
-        records = []
+        model, records = self._protection.model, []
+        known = {clean(name): tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
         weights = {weight.name: weight for weight in self._protection.weights}
+        before = {name: [0] * len(own) for name, own in subspaces.items()}
         for task in state["tasks"]:
-            ranks = {name: [int(rank) for rank in task["ranks"][name]] for name in weights}
+            before = _ranks(task["ranks"], subspaces, before)
+            own = {name: valid.tensor(name, value, known[name], infinite=True) for name, value in task["own"].items()}
             first = weights[task["first_layer"]]
             empty = [type(x)(x.capacity, device=first.view.weight.device) for x in first.subspaces]
             inputs = [subspace.load(saved) for subspace, saved in zip(empty, task["inputs"], strict=True)]
-            records.append(TaskRecord(ranks, dict(task["own"]), first.name, inputs))
-        return records, [Truncation(**truncation) for truncation in state["truncations"]]
+            records.append(TaskRecord(before, own, first.name, inputs))
+        numbers = [
+            (valid.whole("a task", x["task"], tasks - 1), float(x["loss"]), float(x["recalled_loss"]))
+            for x in state["truncations"]
+        ]
+        return records, [Truncation(*x) for x in numbers]
+
+
+def _ranks(saved: Mapping[str, Any], subspaces: Mapping[str, list[Subspace]], before: Ranks) -> Ranks:
+    """The ranks after a task. They never fall, and every subspace has that many directions."""
+    if saved.keys() != subspaces.keys():
+        raise ValueError(f"the ranks of a task are those of {sorted(saved)}")
+    for name, own in subspaces.items():
+        for subspace, rank, least in zip(own, saved[name], before[name], strict=True):
+            if valid.whole("a rank", rank) < least or subspace.prefix(rank).rank != rank:
+                raise ValueError(f"{name!r} has the rank {rank} after a task")
+    return {name: list(ranks) for name, ranks in saved.items()}
 
 
 def usual_loss(output: Any, batch: Any) -> Tensor:

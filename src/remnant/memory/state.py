@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 
 from remnant.errors import UserError
-from remnant.files import write_file
+from remnant.files import remove_stale, write_file
 
-from . import codec
+from . import codec, valid
 from .audit.preconditions import check_model
+from .discovery import clean
+from .protected import ProtectedWeight
+from .subspace import Subspace
 from .threshold import ThresholdSetting
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 Memory = TypeVar("Memory", bound="GPM")
 VERSION = 2
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)  # what a wrong type leads to
 
 
 class StateError(UserError, ValueError):
@@ -56,34 +60,47 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     try:
         if saved["version"] != VERSION:
             raise StateError(f"This state has version {saved['version']}; this release reads version {VERSION}.")
-        tasks, steps = int(saved["tasks"]), int(saved["steps"])
-        kept_in_eval = [str(name) for name in saved["kept_in_eval"]]
+        tasks, steps = valid.whole("tasks", saved["tasks"]), valid.whole("steps", saved["steps"])
+        kept_in_eval = list(saved["kept_in_eval"])
+        if unknown := set(kept_in_eval) - {clean(name) for name, _ in memory._model.named_modules()}:
+            raise ValueError(f"there is no module {unknown.pop()!r}")
         _check_schema(memory, saved, complete=tasks > 0)
         if (saved["recall"] is None) != (memory._recall is None):
             raise StateError("Of the saved memory and this one, only one was made with recall=True. Make both alike.")
-        records = memory._recall.read(saved["recall"], tasks) if memory._recall else None
-        loaded = []
-        for weight in memory._protection.weights:
-            layer = saved["layers"][weight.name]
-            pairs = zip(weight.subspaces, layer["subspaces"], strict=True)
-            subspaces = [subspace.copy().load(directions) for subspace, directions in pairs]
-            loaded.append((weight, subspaces, [int(count) for count in layer["added"]]))
+        layers = {w: _read_layer(w, saved["layers"][w.name], tasks) for w in memory._protection.weights}
+        loaded = {weight.name: subspaces for weight, (subspaces, _) in layers.items()}
+        records = memory._recall.read(saved["recall"], tasks, loaded) if memory._recall else None
+        anchors = {name: valid.tensor(name, anchor, parameters[name]) for name, anchor in saved["anchors"].items()}
+        here = memory._buffers.others() | memory._buffers.of_norms()
+        buffers = {name: valid.tensor(name, x, here[name], infinite=True) for name, x in saved["buffers"].items()}
     except StateError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         raise StateError(f"This is not the state of a memory, or it is damaged: {error!r}.") from error
-    for weight, subspaces, added in loaded:
+    for weight, (subspaces, added) in layers.items():
         weight.adopt(subspaces, added)
     memory._tasks, memory._constraint.steps = tasks, steps
     if memory._recall and records:
         memory._recall.tasks, memory._recall.truncations = records
-    anchors = {parameters[name]: anchor for name, anchor in saved["anchors"].items()}
-    memory._constraint.anchors = {parameter: anchor.to(parameter, copy=True) for parameter, anchor in anchors.items()}
+    placed = {parameters[name]: anchor for name, anchor in anchors.items()}
+    memory._constraint.anchors = {parameter: anchor.to(parameter, copy=True) for parameter, anchor in placed.items()}
     memory._constraint.stepped, memory._verifier.witnesses = set(), []
-    memory._buffers.values = {name: tensor.clone() for name, tensor in saved["buffers"].items()}
+    memory._buffers.values = {name: tensor.clone() for name, tensor in buffers.items()}
     memory._buffers.kept_in_eval = kept_in_eval
     if tasks:
         memory._buffers.hold()
+
+
+def _read_layer(weight: ProtectedWeight, layer: Mapping[str, Any], tasks: int) -> tuple[list[Subspace], list[int]]:
+    """The subspaces of a weight, and the number of directions that each task added."""
+    pairs = zip(weight.subspaces, layer["subspaces"], strict=True)
+    subspaces = [subspace.copy().load(directions) for subspace, directions in pairs]
+    added = [valid.whole("a number of directions", count) for count in layer["added"]]
+    # A user may add directions by hand, which no task has added, or let axes go.
+    most = weight.capacity if weight.view.one_hot else sum(subspace.rank for subspace in subspaces)
+    if len(added) != tasks or sum(added) > most:
+        raise ValueError(f"{tasks} tasks added {added} to the {most} directions of {weight.name!r}")
+    return subspaces, added
 
 
 def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> None:
@@ -115,7 +132,10 @@ def save(memory: GPM, path: Path) -> None:
         raise IsADirectoryError(f"{path} is a folder. Name the file to write, as in {path / 'memory.safetensors'}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
-    write_file(path, *codec.pack(collect(memory)))
+    with memory._lock:  # another thread may consolidate
+        pieces = codec.pack(collect(memory))
+    remove_stale(path.parent, path.name)
+    write_file(path, *pieces)
 
 
 def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdSetting | None) -> Memory:
@@ -132,7 +152,7 @@ def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdS
         raise StateError(f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…).")
     try:
         memory = kind(model, **settings)
-    except (TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise StateError(f"The memory in {path} does not fit this model: {error}") from error
     memory.load_state_dict(saved)
     return memory

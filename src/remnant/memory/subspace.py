@@ -5,6 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from . import valid
 from .gram import Energy
 
 RANK_RULES = ("paper", "authors")
@@ -103,7 +104,7 @@ class Subspace:
     def _check_weights(self, weights: Tensor) -> None:
         if weights.shape != (self.rank,):
             raise ValueError(f"{self.rank} directions need {self.rank} weights, not shape {tuple(weights.shape)}.")
-        if bool(((weights < 0) | (weights > 1)).any()):
+        if not bool(((weights >= 0) & (weights <= 1)).all()):  # NaN is outside, too
             raise ValueError("The weight of a direction lies in [0, 1]: 1 protects it fully, 0 does not protect it.")
 
     @property
@@ -208,15 +209,15 @@ class Subspace:
 
     def load(self, state: dict[str, Tensor]) -> Self:
         """Replaces the directions by those of a `state`, and returns the subspace."""
+        if set(state) not in ({"basis"}, {"complement"}, {"basis", "weights"}):
+            raise ValueError(f"a subspace has {sorted(state)}")
         complement = "complement" in state
-        stored = state["complement" if complement else "basis"]
-        if stored.ndim != 2 or stored.shape[0] != self.capacity or stored.shape[1] > self.capacity:
-            raise ValueError(f"saved directions of shape {tuple(stored.shape)} for {self.capacity} inputs")
         if complement and self.ordered:
             raise ValueError("the saved directions have lost their order, which recall needs")
+        stored = valid.directions("a basis", state["complement" if complement else "basis"], self.capacity)
         self._store(stored.to(self._stored), complement=complement)
         if "weights" in state:
-            self.weights = state["weights"]
+            self.weights = valid.tensor("a weight", state["weights"], self._stored.new_empty(self.rank))
         return self
 
     def __repr__(self) -> str:

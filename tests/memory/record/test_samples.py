@@ -74,6 +74,8 @@ def test_layer_samples_limit_the_examples_of_a_layer(net: Net) -> None:
         memory.consolidate([x], layer_samples={"hiden": 2})
     with pytest.raises(ValueError, match=r"layer_samples\['out'\] is 0: it must be a positive whole number"):
         memory.consolidate([x], layer_samples={"out": 0})
+    with pytest.raises(ValueError, match="samples is True: it must be a positive whole number"):
+        memory.consolidate([x], samples=True)
     assert len(memory) == 1
 
 

@@ -24,7 +24,7 @@ def gather(
     """Records the Gram matrix of every weight's inputs over a task's batches, summed over all processes (lines 14–16)."""
     options = {"samples": samples, **{f"layer_samples[{name!r}]": count for name, count in layer_samples.items()}}
     for option, value in options.items():
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (type(value) is not int or value < 1):
             raise ValueError(f"{option} is {value!r}: it must be a positive whole number, or None for all.")
     examples = by_layer(layer_samples, [weight.name for weight in protection.weights], "layer_samples")
     rank, ranks = world()
