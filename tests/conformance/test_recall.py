@@ -249,3 +249,30 @@ def test_verify_proves_recall_on_any_batch_and_tells_when_it_is_broken() -> None
         LeakError, match="Recalled tasks have moved"
     ):  # the share of the change is accepted, its size not
         memory.verify(elsewhere, tolerance=0.9, forward=forward_of(0), recall=True)
+
+
+def test_recall_puts_free_tensors_back_in_a_frozen_model_and_leaves_caches_alone() -> None:
+    torch.manual_seed(0)
+
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.out = nn.Linear(8, 16), nn.Linear(16, 3)
+            self.register_buffer("cache", torch.zeros(0), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if len(self.cache) < x.shape[1]:
+                self.cache = torch.arange(x.shape[1]) / 10
+            return self.out(torch.tanh(self.body(x) + self.cache[: x.shape[1], None]))
+
+    model, x = Cached(), torch.randn(20, 4, 8)
+    memory = GPM(model, threshold=0.9, exclude=["out"], recall=True)
+    memory.consolidate(x)
+    with memory.recall(0), torch.no_grad():
+        before = model(x)
+    model(torch.randn(2, 7, 8))
+    with torch.no_grad():
+        model.out.weight.mul_(2)
+    model.requires_grad_(False)
+    with memory.recall(0), torch.no_grad():
+        assert torch.equal(model(x), before)

@@ -17,7 +17,8 @@ from .audit.verification import Verifier
 from .constraint import Constraint
 from .discovery import Protection
 from .loop import Loop
-from .recall import Loss, Recall, Recognition, usual_loss
+from .loss import Loss, usual_loss
+from .recall import Recall, Recognition
 from .record import recorder
 from .record.recorder import Forward
 from .remember import all_or_nothing, remember

@@ -7,20 +7,20 @@ norm="per-task", free heads, buffers) are kept with the task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from . import valid
 from .audit.probe import Probe, change_of, restored
 from .constraint import Constraint
 from .discovery import Protection, clean
+from .loss import Loss
 from .protected import ProtectedWeight
 from .record.batches import is_numbered, map_tensors, stream, tensors_in
 from .record.consolidation import Grown, summed
@@ -28,7 +28,6 @@ from .record.recorder import Forward, Grams, eager_eval, record_rows
 from .report import TaskCheck, Truncation
 from .subspace import Subspace
 
-Loss = Callable[[Any, Any], Tensor]  # (what the model returned, batch) → mean loss
 Ranks = dict[str, list[int]]  # weight → the rank of each group's subspace
 Values = dict[Tensor, Tensor]  # parameter or buffer → its value
 
@@ -79,10 +78,14 @@ class Recall:
 
     def _changed(self) -> dict[str, Tensor]:
         """Copies of the tensors that are not protected and differ from the last copy."""
-        last = self._own_values(len(self.tasks))
-        now = self._unprotected()
-        same = {x for x, value in last.items() if x.shape == value.shape and torch.equal(x, value.to(x))}
-        return {name: tensor.detach().clone() for name, tensor in now.items() if tensor not in same}
+        last, copies = self._latest(len(self.tasks)), {}
+        for name, tensor in self._unprotected().items():
+            if name not in last or last[name].shape != tensor.shape or not torch.equal(tensor, last[name].to(tensor)):
+                copies[name] = tensor.detach().clone()
+        return copies
+
+    def _latest(self, tasks: int) -> dict[str, Tensor]:
+        return {name: value for record in self.tasks[:tasks] for name, value in record.own.items()}
 
     def _unprotected(self) -> dict[str, Tensor]:
         """Parameters that train, or did when the memory was made, and buffers; without those that are protected."""
@@ -92,15 +95,12 @@ class Recall:
         return {**own, **{clean(name): buffer for name, buffer in self._protection.model.named_buffers()}}
 
     def _own_values(self, tasks: int) -> Values:
-        """The values of unprotected tensors after that many tasks."""
-        now = self._unprotected()
-        latest = {name: value for record in self.tasks[:tasks] for name, value in record.own.items() if name in now}
-        resized = {name for name, value in latest.items() if now[name].shape != value.shape}
-        if lost := resized.intersection(map(clean, self._protection.model.state_dict())):  # the others are caches
-            raise RuntimeError(
-                f"{lost.pop()!r} has another shape than in the old task, so the task cannot be recalled."
-            )
-        return {now[name]: value for name, value in latest.items() if name not in resized}
+        """The values of unprotected tensors after that many tasks. A cache of another shape stays as it is today."""
+        now, saved = self._unprotected(), {clean(name) for name in self._protection.model.state_dict()}
+        values = {name: value for name, value in self._latest(tasks).items() if name in now}
+        if lost := [n for n, value in values.items() if n in saved and now[n].shape != value.shape]:
+            raise RuntimeError(f"{lost[0]!r} has another shape than in the old task, so the task cannot be recalled.")
+        return {now[n]: value for n, value in values.items() if now[n].shape == value.shape}
 
     @torch.no_grad()
     def network(self, task: int, start: Mapping[Tensor, Tensor] | None = None) -> Values:
@@ -269,19 +269,6 @@ def _ranks(saved: Mapping[str, Any], subspaces: Mapping[str, list[Subspace]], be
             if valid.whole("a rank", rank) < least or subspace.prefix(rank).rank != rank:
                 raise ValueError(f"{name!r} has the rank {rank} after a task")
     return {name: list(ranks) for name, ranks in saved.items()}
-
-
-def usual_loss(output: Any, batch: Any) -> Tensor:
-    """The loss that the model returns itself, cross-entropy for whole-number targets, or the mean squared error."""
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(own, Tensor):
-        return own
-    if isinstance(batch, list | tuple) and len(batch) > 1 and isinstance(batch[1], Tensor):
-        classes = not batch[1].is_floating_point()
-        return F.cross_entropy(output, batch[1]) if classes else F.mse_loss(output, batch[1])
-    raise ValueError(
-        "recall=True measures a loss, and these batches have no targets. Pass recall=lambda output, batch: …"
-    )
 
 
 def _each_group(stack: Tensor, subspaces: list[Subspace]) -> Tensor:

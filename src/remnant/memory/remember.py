@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .audit import preconditions as checks
 from .audit.probe import Probe
-from .recall import Loss
+from .loss import Loss
 from .record import consolidation
 from .record.recorder import Forward
 from .report import Verification
