@@ -20,6 +20,8 @@ def main() -> None:
     for name in ("SIGTERM", "SIGHUP"):  # end like Ctrl-C, unless nohup asked to ignore it
         if signal.getsignal(number := getattr(signal, name, signal.SIGINT)) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
+    if "" in sys.argv:  # as a path it would mean this folder
+        sys.exit("Error: An argument is empty. Is it a variable that was never set?")
     app()
 
 

@@ -13,6 +13,7 @@ from .errors import RunError
 
 LARGEST = 2**30  # bytes of a file that is read as a whole
 DEEPEST = 50  # levels of JSON
+BRACKET = re.compile(rb"[\[{]")
 TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.tmp")
 
 
@@ -85,8 +86,9 @@ def explained(path: Path) -> Iterator[None]:
 
 def write(path: Path, *pieces: bytes | memoryview) -> None:
     """Does what `write_file` does, with errors that say what to do."""
-    with explained(path):
-        write_file(path, *pieces)
+    with explained(path), replacing(path) as file:
+        for piece in pieces:
+            write_all(file.fileno(), piece)
 
 
 def read(path: Path) -> bytes | None:
@@ -102,20 +104,21 @@ def read(path: Path) -> bytes | None:
 
 def to_json(content: Mapping[str, Any], **options: Any) -> bytes:
     """Strict JSON: a number that is not finite becomes null. NumPy and torch scalars become numbers."""
-    finite = parse_json(json.dumps(content, default=as_number))
+    finite = parse_json(json.dumps(content, default=as_number).encode())
     return (json.dumps(finite, allow_nan=False, **options) + "\n").encode()
 
 
-def parse_json(text: str | bytes) -> dict[str, Any]:
+def parse_json(text: bytes) -> dict[str, Any]:
     """The JSON object in a text, with null for NaN and infinities; ValueError if it is something else."""
     try:
         content = json.loads(text, parse_constant=lambda name: None)
-        if not isinstance(content, dict):
-            raise ValueError("it is not a JSON object")
-        if _depth(content) > DEEPEST:
-            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        too_deep = len(BRACKET.findall(text)) > DEEPEST and _depth(content) > DEEPEST
     except RecursionError:
-        raise ValueError(f"it is nested more than {DEEPEST} levels deep") from None
+        too_deep = True
+    if too_deep:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
     return content
 
 

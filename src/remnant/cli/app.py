@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Any
 
 import typer
+from click import UsageError
 from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
@@ -23,17 +24,16 @@ def print_text(text: str | Text, console: Console = out, **options: Any) -> None
 def print_error(text: str, label: str = "Error", colour: str = "red") -> None:
     """Prints a coloured label and a sentence to standard error."""
     err.print(f"{label}:", style=colour, end=" ")
-    print_text(re.sub(r"(\S{150})\S{50,}", r"\1…", text), err)  # nobody reads a name of 5,000 letters
+    print_text(_shortened(text), err)
+
+
+def _shortened(text: str) -> str:
+    """The text with names of thousands of letters cut short."""
+    return re.sub(r"(\S{150})\S{50,}", r"\1…", text)
 
 
 class FriendlyGroup(TyperGroup):
     """Prints errors that the user can fix as one sentence, and exits with code 1 (with 130 after Ctrl-C)."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "" in args:  # as a path it would mean this folder
-            print_error("An argument is empty. Is it a variable that was never set?")
-            raise typer.Exit(2)
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -41,6 +41,8 @@ class FriendlyGroup(TyperGroup):
         except (UserError, OSError) as error:
             print_error(str(error))
             raise typer.Exit(1) from None
+        except UsageError as error:
+            raise UsageError(_shortened(error.format_message()), error.ctx) from None
         except KeyboardInterrupt:
             trains = ctx.invoked_subcommand in ("run", "resume", "sweep", "reproduce")
             kept = " Finished tasks are kept; remnant resume continues." if trains else ""

@@ -125,7 +125,9 @@ def run_plan(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> list[R
 
 def run_and_print(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> None:
     """Runs a plan. Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
-    settings, folders = plan.settings, run_plan(plan, quiet, tensorboard)
+    settings, title = plan.settings, f"{plan.settings.benchmark} · {plan.settings.method}"
+    with show_progress(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
+        folders = run(plan, watch)
     if not quiet and (first := folders[0].matrix()) is not None:
         print_accuracies(first, f"Accuracy, %, after learning each task (seed {folders[0].seed})")
     results = [folder.result() or {} for folder in folders]

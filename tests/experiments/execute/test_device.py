@@ -71,7 +71,7 @@ def test_out_of_memory_says_what_to_do_and_loses_no_finished_task(
 
     asked = plan(tmp_path / "full")
     monkeypatch.setattr(gpu_scheduler, "run_side_by_side", full)
-    monkeypatch.setattr(launch, "_run_seeds", gpu_scheduler.run_on_gpu)
+    monkeypatch.setattr(launch, "_run_in_processes", gpu_scheduler.run_on_gpu)
     with pytest.raises(RunError, match=r"out of memory \(CUDA.*2\.00 GiB\.\).*--parallel 1\.$"):
         run_plan(asked, lambda progress: None)
     monkeypatch.undo()

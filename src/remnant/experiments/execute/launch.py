@@ -136,7 +136,13 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
             if folder.finished:
                 folder.clear_checkpoints()  # a kill right after the result leaves them
                 watch(Progress(folder.seed, note=finished_before(folder)))
-        _run_seeds(plan, [folder for folder in folders if not folder.finished], device, watch)
+        unfinished = [folder for folder in folders if not folder.finished]
+        if device.type == "cuda":
+            run_on_gpu(plan, unfinished, device, watch)
+        elif len(unfinished) == 1:
+            run_seed(plan, unfinished[0], device, watch)
+        else:
+            _run_in_processes(plan, unfinished, device, watch)
         if vanished := [str(folder.path) for folder in folders if not folder.finished]:
             raise RunError(
                 f"{', '.join(vanished)}: the result is gone. Was the folder moved or removed during the run?"
@@ -146,17 +152,6 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
             _remove_if_unused(folder, watch)
         raise
     return folders
-
-
-def _run_seeds(plan: Plan, folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:
-    if folders and device.type == "cuda":
-        parallel = plan.parallel or len(folders)
-        for start in range(0, len(folders), parallel):
-            run_on_gpu(plan, folders[start : start + parallel], device, watch)
-    elif len(folders) == 1:
-        run_seed(plan, folders[0], device, watch)
-    elif folders:
-        _run_in_processes(plan, folders, device, watch)
 
 
 def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:

@@ -18,7 +18,7 @@ from remnant.memory import ConsolidationError, StateError, activation_drift
 from remnant.methods import Method
 from remnant.training import Blocking, EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, evaluate_method
 
-from ..runs import CHECKPOINT_SHAPE, RunFolder, check, check_alike, note_code
+from ..runs import CHECKPOINT_SHAPE, METRICS, RunFolder, check, check_alike, note_code
 from .build import build_method
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class RunInProgress:
         if note:
             self._note(0, note, serious=True)
         if state is None:
-            self.folder.truncate_metrics()
+            (self.folder.path / METRICS).unlink(missing_ok=True)
             return 0, TrainingState()
         try:
             training = self._restore(state, schedule)
@@ -225,7 +225,8 @@ class RunInProgress:
                 raise ValueError(f"{saved} is not that of {learned} among {len(self.stream)} tasks")
         if training.epoch:
             self.method.start(task)
-        check_alike(self.method.state_dict(), state["method"])
+        diverged = any(line.get("loss") is None for line in self.folder.metrics()[-1:])  # its weights may well be NaN
+        check_alike(self.method.state_dict(), state["method"], nan=diverged)
         self.method.load_state_dict(state["method"])
         shapes = {name: tensor.shape for name, tensor in self.method.network.state_dict().items()}
         for weights in (training.best, state["drift"]):

@@ -1,12 +1,13 @@
 """Run folders: the files of a run, written safely and read with checks. A `RunError` names the file that is wrong."""
 
-from .contents import CHECKPOINT_SHAPE, DriftHistogram, RunContents, RunResult, check, check_alike
+from .contents import CHECKPOINT_SHAPE, METRICS, DriftHistogram, RunContents, RunResult, check, check_alike
 from .find import find_runs, keep_results, readable_runs, run_folders
 from .folder import RunFolder, folder_name
 from .provenance import check_files, doubtful_files, environment, finished_before, note_code
 
 __all__ = [
     "CHECKPOINT_SHAPE",
+    "METRICS",
     "DriftHistogram",
     "RunContents",
     "RunFolder",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from remnant.errors import RunError, UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy
-from remnant.files import damaged, parse_json, read, read_json
+from remnant.files import damaged, parse_json, read
 from remnant.options import PLAIN, Kind, number, or_none, whole
 
 if TYPE_CHECKING:
@@ -108,12 +108,12 @@ def check(value: Any, shape: Shape, name: str = "") -> None:
                 check(entry, part, f"{name}.{key}" if name else key)
 
 
-def check_alike(own: Any, saved: Any, name: str = "its state") -> None:
-    """Raises a ValueError unless a method could have saved this in place of its own state. Both may have grown since."""
+def check_alike(own: Any, saved: Any, name: str = "its state", *, nan: bool = False) -> None:
+    """Raises a ValueError unless a method may have saved this as its state, `own` when it starts. `nan` allows NaN."""
     if isinstance(own, dict) and isinstance(saved, dict):
         for key in saved:
-            check_alike(own.get(key), saved[key], f"{name}.{key}")
-    elif isinstance(saved, Tensor) and saved.is_floating_point() and saved.isnan().any():
+            check_alike(own.get(key), saved[key], f"{name}.{key}", nan=nan)
+    elif not nan and isinstance(saved, Tensor) and saved.is_floating_point() and saved.isnan().any():
         raise ValueError(f"{name} holds NaN")
     elif isinstance(own, Tensor) and isinstance(saved, Tensor):
         if (own.dtype, own.ndim) != (saved.dtype, saved.ndim):
@@ -124,10 +124,10 @@ def check_alike(own: Any, saved: Any, name: str = "its state") -> None:
 
 def read_checked(path: Path) -> dict[str, Any] | None:
     """The content of a JSON file of a run folder, or None if there is no such file; RunError if it has another shape."""
-    content = read_json(path)
+    if (data := read(path)) is None:
+        return None
     try:
-        if content is not None:
-            check(content, SHAPES[path.name])
+        check(content := parse_json(data), SHAPES[path.name])
     except ValueError as error:
         raise damaged(path, error) from error
     return content

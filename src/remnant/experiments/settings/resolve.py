@@ -103,7 +103,8 @@ def resolve(
     >>> resolve("permuted-digits", "gpm", ["lr=0.1"]).options["lr"]
     0.1
     """
-    draft = _Draft(recipe(BENCHMARKS.name_of(benchmark), protocol), METHODS.name_of(method))
+    stream = benchmark if isinstance(benchmark, str) else BENCHMARKS.name_of(benchmark)
+    draft = _Draft(recipe(stream, protocol), method if isinstance(method, str) else METHODS.name_of(method))
     if overrides:
         draft.apply(overrides)
     return draft.settings(protocol)
