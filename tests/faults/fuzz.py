@@ -22,7 +22,7 @@ from remnant.errors import UserError
 COLUMNS = {
     "refused": "one of the package's own errors",
     "equal": "read, with the values from before the damage",
-    "unchecked": "read with other values, from a format that has no checksum",
+    "unchecked": "read with other values that make sense, and no checksum to tell",
     "traceback": "any other error",
     "silent": "read with other values, although a checksum or a rule forbids it",
 }

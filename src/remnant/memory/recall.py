@@ -253,11 +253,12 @@ class Recall:
             empty = [type(x)(x.capacity, device=first.view.weight.device) for x in first.subspaces]
             inputs = [subspace.load(saved) for subspace, saved in zip(empty, task["inputs"], strict=True)]
             records.append(TaskRecord(before, own, first.name, inputs))
-        numbers = [
-            (valid.whole("a task", x["task"], tasks - 1), float(x["loss"]), float(x["recalled_loss"]))
-            for x in state["truncations"]
-        ]
-        return records, [Truncation(*x) for x in numbers]
+        truncations = [Truncation(**truncation) for truncation in state["truncations"]]
+        for x in truncations:
+            valid.whole("a task", x.task, tasks - 1)
+            valid.number("a loss", x.loss)
+            valid.number("a loss", x.recalled_loss)
+        return records, truncations
 
 
 def _ranks(saved: Mapping[str, Any], subspaces: Mapping[str, list[Subspace]], before: Ranks) -> Ranks:

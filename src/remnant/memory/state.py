@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import nn
+from torch import is_tensor, nn
 
 from remnant.errors import UserError
 from remnant.files import remove_stale, write_file
@@ -58,7 +58,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     check_model(memory._protection)
     parameters = memory._protection.named_parameters()
     try:
-        if saved["version"] != VERSION:
+        if valid.whole("the version", saved["version"]) != VERSION:
             raise StateError(f"This state has version {saved['version']}; this release reads version {VERSION}.")
         tasks, steps = valid.whole("tasks", saved["tasks"]), valid.whole("steps", saved["steps"])
         kept_in_eval = list(saved["kept_in_eval"])
@@ -121,7 +121,10 @@ def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> N
 
 
 def _sizes(state: Mapping[str, Any]) -> dict[str, list[int]]:
-    sizes = {f"layer {name!r}": list(layer["capacities"]) for name, layer in state["layers"].items()}
+    sizes = {
+        f"layer {name!r}": [valid.whole("a capacity", n) for n in layer["capacities"]]
+        for name, layer in state["layers"].items()
+    }
     for kind, tensors in (("parameter", state["anchors"]), ("buffer", state["buffers"])):
         sizes.update({f"{kind} {name!r}": list(tensor.shape) for name, tensor in tensors.items()})
     return sizes
@@ -144,7 +147,7 @@ def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdS
     except (codec.DamagedError, codec.VersionError) as error:
         raise StateError(f"{path} does not hold a memory that GPM.save() wrote: {error}. Load another copy.") from error
     settings = saved.get("settings")
-    if not isinstance(settings, dict) or "threshold" not in settings:
+    if not isinstance(settings, dict) or "threshold" not in settings or any(map(is_tensor, settings.values())):
         raise StateError(f"{path} holds another state than a memory: it was not written by GPM.save().")
     if threshold is not None:
         settings = {**settings, "threshold": threshold}

@@ -210,7 +210,7 @@ class Subspace:
     def load(self, state: dict[str, Tensor]) -> Self:
         """Replaces the directions by those of a `state`, and returns the subspace."""
         if set(state) not in ({"basis"}, {"complement"}, {"basis", "weights"}):
-            raise ValueError(f"a subspace has {sorted(state)}")
+            raise ValueError(f"a subspace has {list(state)}")
         complement = "complement" in state
         if complement and self.ordered:
             raise ValueError("the saved directions have lost their order, which recall needs")

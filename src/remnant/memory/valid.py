@@ -15,6 +15,13 @@ def whole(name: str, value: Any, most: float = float("inf")) -> int:
     return value
 
 
+def number(name: str, value: Any) -> float:
+    """A float. A loss may be NaN or infinite."""
+    if type(value) is not float:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
 def tensor(name: str, value: Any, like: Tensor, *, infinite: bool = False) -> Tensor:
     """A tensor of the shape and kind of `like`: one float type may stand for another, but not an integer for a float."""
     if not isinstance(value, Tensor) or value.shape != like.shape:
