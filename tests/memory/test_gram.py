@@ -36,6 +36,18 @@ def test_chunks_with_empty_columns_give_the_gram_matrix_of_all_rows(
     torch.testing.assert_close(whole, rows[0].mT @ rows[0])
 
 
+@pytest.mark.parametrize("count", [3, 30])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_one_value_that_is_not_finite_is_found_in_few_and_in_many_rows(value: float, count: int) -> None:
+    for spoilt in (False, True):
+        rows, gram = torch.randn(2, count, 12), Gram(2, 12, CPU)
+        if spoilt:
+            rows[1, 2, 5] = value
+        for part in rows.split(2, dim=1):
+            gram.add(part)
+        assert gram.is_finite() is not spoilt
+
+
 @pytest.mark.parametrize("faint", [1e-6, 1e-9, 1e-12])
 def test_a_faint_direction_of_float64_rows_is_remembered_at_a_threshold_of_one(faint: float) -> None:
     torch.manual_seed(0)

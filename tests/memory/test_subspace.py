@@ -232,3 +232,24 @@ def test_block_lanczos_really_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.allclose(vectors.mT @ vectors, torch.eye(len(values), dtype=torch.float64), atol=1e-12)
     exact = torch.linalg.eigvalsh(data.mT @ data).flip(0)[: len(values)]
     assert torch.allclose(values, exact, rtol=0, atol=1e-11 * float(exact[0]))
+
+
+def test_a_wide_layer_uses_block_lanczos_for_more_of_its_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remnant.memory.gram.LANCZOS_FROM", 100)
+    monkeypatch.setattr("remnant.memory.gram.LANCZOS_BLOCK", 16)
+    data = rows(1, 900, 400, decay=0.98)
+    gram, enough = data.mT @ data, 0.9 * float(data.square().sum())
+    everything, _ = leading(gram, enough)
+    assert len(everything) == 400
+    monkeypatch.setattr("remnant.memory.gram.WIDE", 400)
+    values, vectors = leading(gram, enough)
+    assert len(values) < 80
+    assert torch.allclose(values, everything[: len(values)], rtol=0, atol=1e-11 * float(values[0]))
+    assert torch.allclose(gram @ vectors, vectors * values, rtol=0, atol=1e-11 * float(values[0]))
+
+
+def test_lanczos_is_not_tried_for_white_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remnant.memory.gram.LANCZOS_FROM", 100)
+    monkeypatch.setattr("remnant.memory.gram._lanczos", None)
+    data = torch.randn(4000, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert len(leading(data.mT @ data, 0.9 * float(data.square().sum()))[0]) == 400

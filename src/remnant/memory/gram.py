@@ -14,6 +14,8 @@ CHUNK = 2**22  # numbers converted to float64 at a time
 LANCZOS_FROM = 1024  # a full decomposition of a smaller matrix is as fast
 LANCZOS_BLOCK = 48
 LANCZOS_SHARE = 0.34  # share of all directions beyond which a full decomposition is cheaper
+WIDE, WIDE_SHARE = 3072, 0.6  # the same share from this width on
+PER_DIRECTION = 3  # Lanczos needs about three directions for each one that it finds
 PRECISION = 1e-12  # residual ‖Gv − λv‖ relative to the largest eigenvalue, as a full decomposition leaves
 
 
@@ -111,6 +113,12 @@ class Gram:
             return rows.mT @ rows
         return self._sum.triu() + self._sum.triu(1).mT
 
+    def is_finite(self) -> bool:
+        """Whether no row held NaN or inf: each shows in the diagonal of RᵀR, whose sum is ‖R‖²."""
+        if self._sum is None:
+            return bool(torch.stack([part.square().sum() for part in self._few]).isfinite().all())
+        return bool(self._sum.diagonal(dim1=1, dim2=2).isfinite().all())
+
     def replace(self, matrix: Tensor, count: int) -> None:
         """Replaces this process's sum by that of all processes."""
         self._few, self._sum, self.count = [], matrix, count
@@ -149,6 +157,9 @@ class Counts:
     def matrix(self) -> Tensor:
         return self._counts
 
+    def is_finite(self) -> bool:
+        return True
+
     def replace(self, counts: Tensor, count: int) -> None:
         self._counts, self.count = counts, count
 
@@ -158,9 +169,12 @@ class Counts:
 
 def leading(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor]:
     """The largest eigenvalues, until their sum reaches `enough`, with their eigenvectors; all where that is cheaper."""
-    found = None
-    if matrix.shape[0] >= LANCZOS_FROM and enough < 0.999 * float(matrix.diagonal().sum()):
-        found = _lanczos(matrix, enough)
+    found, n = None, matrix.shape[0]
+    if n >= LANCZOS_FROM and enough < 0.999 * float(matrix.diagonal().sum()):
+        most = int((WIDE_SHARE if n >= WIDE else LANCZOS_SHARE) * n)
+        # k eigenvalues sum to at most √k·‖G‖, so Lanczos is not tried where it is certain to fail.
+        if enough <= (most / PER_DIRECTION) ** 0.5 * float(matrix.norm()):
+            found = _lanczos(matrix, enough, most)
     values, vectors = found or _descending(matrix)
     return values.clamp(min=0), vectors
 
@@ -170,10 +184,9 @@ def _descending(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return values.flip(0), vectors.flip(1)
 
 
-def _lanczos(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor] | None:
+def _lanczos(matrix: Tensor, enough: float, most: int) -> tuple[Tensor, Tensor] | None:
     """Block Lanczos: grows an orthonormal basis V of the Krylov space of a random block until its Ritz pairs are exact."""
     n = matrix.shape[0]
-    most = int(LANCZOS_SHARE * n)
     start = torch.randn(n, LANCZOS_BLOCK, generator=torch.Generator().manual_seed(n), dtype=matrix.dtype)
     block = torch.linalg.qr(start.to(matrix.device))[0]
     columns = matrix.new_empty(n, most + LANCZOS_BLOCK)
@@ -195,8 +208,8 @@ def _lanczos(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor] | None:
         checked = size
         values, vectors = _descending(small[:size, :size])
         count = int((values.cumsum(0) < enough).sum()) + 2  # one more than needed, so that the cut is certain
-        if 3 * count > most:
-            return None  # Lanczos needs about three directions for each one that it finds
+        if PER_DIRECTION * count > most:
+            return None
         residual = (coupling @ vectors[before:, :count]).norm(dim=0).max() / values[0]
         if count <= before and float(residual) < PRECISION:
             return values[:count], basis @ vectors[:, :count]

@@ -60,7 +60,7 @@ def gather(
             "No protected layer got a single example: nothing was remembered. Are the batches empty, and does the forward "
             "pass reach the layers?"
         )
-    if bad := [repr(name) for name, gram in grams.items() if not bool(torch.isfinite(gram.matrix()).all())]:
+    if bad := [repr(name) for name, gram in grams.items() if not gram.is_finite()]:
         raise ConsolidationError(
             f"Inputs of {', '.join(bad)} contain NaN or inf. Nothing was remembered. Check the data and whether training "
             "diverged, then consolidate again."
