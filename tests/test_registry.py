@@ -11,7 +11,7 @@ import pytest
 
 from remnant import registry as room
 from remnant.errors import UserError
-from remnant.registry import Registry, UnknownNameError, file_of, is_file_reference, load_from_file
+from remnant.registry import IN_FILE, Registry, UnknownNameError, file_of, load_from_file
 
 
 class Own:
@@ -67,8 +67,8 @@ def test_a_file_reference(shapes: Registry[Any], tmp_path: Path) -> None:
     file.write_text("class Shape:\n    sides = 8\n")
     os.utime(file, ns=(1, 1))
     assert shapes[f"{file}:Shape"].sides == 8
-    assert is_file_reference("a/b.py:C")
-    assert not is_file_reference("a/b.py")
+    assert IN_FILE in "a/b.py:C"
+    assert IN_FILE not in "a/b.py"
     assert file_of("~/b.py:C") == Path("~/b.py").expanduser()
 
 

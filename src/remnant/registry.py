@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from .errors import UserError, did_you_mean
 
 T = TypeVar("T")
+IN_FILE = ".py:"  # a name with this in it is `path/to/file.py:Name`, a thing in a file of the user's own
 
 
 class UnknownNameError(UserError, KeyError):
@@ -50,7 +51,7 @@ class Registry(UserDict[str, T]):
             return self._objects[name]
         if name.endswith(".py"):
             raise UnknownNameError(f"{name}: which {self.kind} in it? Write {name}:NAME.")
-        if is_file_reference(name):
+        if IN_FILE in name:
             found: T = load_from_file(name)
             return found
         for point in _entry_points(self.group, tuple(sys.path)).select(name=name):
@@ -93,11 +94,6 @@ class Registry(UserDict[str, T]):
 def _entry_points(group: str, path: tuple[str, ...]) -> EntryPoints:
     """The entry points on `sys.path`. Reading them takes 15 ms, which would slow down every look at a registry."""
     return entry_points(group=group)
-
-
-def is_file_reference(name: str) -> bool:
-    """Whether `name` is `path/to/file.py:Name`."""
-    return ".py:" in name
 
 
 def file_of(name: str) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from remnant.options import checked, options_of
-from remnant.registry import Registry, is_file_reference
+from remnant.registry import IN_FILE, Registry
 
 from . import class_groups, permuted
 from .errors import DataError
@@ -79,5 +79,5 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
     if not isinstance(made, Stream):
         raise DataError(f"'{name}' returned a {type(made).__name__}, not a remnant.data.Stream.")
     defaults = {option: default for option, (_, default) in options_of(found).items()}
-    kept = name if isinstance(stream, str) and not is_file_reference(stream) else made.name
+    kept = name if isinstance(stream, str) and IN_FILE not in stream else made.name
     return replace(made, name=kept, seed=seed, options=defaults | chosen)

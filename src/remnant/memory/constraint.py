@@ -94,12 +94,13 @@ class StepProjector:
     r"""Projects one plain SGD step at a time: :math:`\nabla W \leftarrow \nabla W\,(I - M M^\top)` (Eq. 6–7).
 
     It needs no optimizer and leaves `.grad` alone, so a step can be recorded into a CUDA graph. After steps that are not
-    plain SGD, or from time to time against rounding, call `GPM.restore`.
+    plain SGD, or from time to time against rounding, call `restore`.
     """
 
     def __init__(self, memory: GPM) -> None:
         self._constraint, self._weights = memory._constraint, memory._protection.weights
         self._through_inputs: set[ProtectedWeight] = set()
+        self.restore = self._constraint.restore
 
     @property
     def frozen_parameters(self) -> list[Tensor]:

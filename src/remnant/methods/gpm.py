@@ -40,7 +40,8 @@ class GradientProjection(Method):
         # Heads of single tasks are free; a shared head is a layer like the others (Sec. 6).
         exclude = ["heads.*"] if network.multi_head else []
         memory = GPM(network, threshold, exclude=exclude, rank_rule=rank_rule)
-        by_layer(layer_samples or {}, memory.subspaces, "layer_samples")  # refuses unknown layers before training
+        if layer_samples:  # refuses unknown layers before training
+            by_layer(layer_samples, memory.subspaces, "layer_samples")
         self.keep("memory", memory)
         self.projector = StepProjector(memory)
 
@@ -58,7 +59,7 @@ class GradientProjection(Method):
             gradients = self.projector.project(self.gradients(loss))
         self.apply_gradients(gradients)
         if not self.uses_plain_sgd:
-            self.memory.restore()  # the step of another optimiser is no multiple of the projected gradient
+            self.projector.restore()  # the step of another optimiser is no multiple of the projected gradient
         return loss.detach()
 
     def layer_projections(self) -> dict[str, Tensor]:
@@ -66,7 +67,7 @@ class GradientProjection(Method):
 
     def on_epoch_end(self) -> None:
         """Undoes what rounding has moved inside the memory; with TF32 that is about a thousandth of the change."""
-        self.memory.restore()
+        self.projector.restore()
 
     def finish(self, task: int, train: Split) -> None:
         """Eq. 5, 8 and 9 on random training examples, in one batch because norms may use its statistics."""

@@ -18,7 +18,7 @@ from remnant.evaluation import Spread
 from remnant.experiments.settings import Settings, resolve
 from remnant.memory import GPM
 from remnant.models import build
-from remnant.registry import is_file_reference
+from remnant.registry import IN_FILE
 
 from .names import in_order, slug, title_of
 from .records import Reading, RunRecord
@@ -194,7 +194,7 @@ def collect(reading: Reading) -> Collection:
 def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The `--set` (and --protocol) that lead from the recipe to these settings; None if there is no recipe."""
     protocol = settings.get("protocol", "paper")
-    if is_file_reference(str(settings.get("method"))):
+    if IN_FILE in str(settings.get("method")):
         return None  # a report never runs a user's file, which the defaults of its method would need
     try:
         recipe = dict(flatten(resolve(settings["benchmark"], settings["method"], (), protocol).as_dict()))

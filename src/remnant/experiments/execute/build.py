@@ -15,7 +15,7 @@ from remnant.data import BUILT_IN, Stream, load_stream
 from remnant.errors import RunError, UserError
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
-from remnant.registry import file_of, is_file_reference
+from remnant.registry import IN_FILE, file_of
 
 from ..settings import Settings, recipe
 
@@ -48,7 +48,7 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
     except (Exception, SystemExit) as error:
         if "allocate memory" in str(error) or isinstance(error, MemoryError):
             raise RunError(f"{name} {TOO_LARGE}") from error
-        if is_file_reference(name) or isinstance(error, SystemExit):
+        if IN_FILE in name or isinstance(error, SystemExit):
             place = _line(error, name)
             raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{place}.") from error
         if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other

@@ -21,7 +21,7 @@ import torch
 
 import remnant
 from remnant.errors import RunError
-from remnant.registry import file_of, is_file_reference
+from remnant.registry import IN_FILE, file_of
 
 from .contents import RESULT
 
@@ -37,7 +37,7 @@ def own_files(settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
     names |= {part: settings.get(part, {}).get("name", "") for part in ("network", "optimizer")}
     found = {}
     for part, name in names.items():
-        if is_file_reference(name):
+        if IN_FILE in name:
             path = file_of(name)
             with suppress(OSError):
                 found[f"{part}_file"] = path, hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from remnant.errors import nearest
 from remnant.options import Kind, Option, OptionError
-from remnant.registry import is_file_reference
+from remnant.registry import IN_FILE
 
 from .recipe import section_of
 
@@ -71,7 +71,7 @@ def _value(text: str, label: str) -> Any:
         return parsed["value"]
     if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
         return float(text)
-    if re.fullmatch(r"[A-Za-z_][\w./-]*", text) or is_file_reference(text):
+    if re.fullmatch(r"[A-Za-z_][\w./-]*", text) or IN_FILE in text:
         return text
     raise OptionError(f"{label}: not a value. Write 0.1, 100, true, a word, [1, 2] or {{start = 0.9, step = 0.01}}.")
 

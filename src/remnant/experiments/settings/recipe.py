@@ -10,7 +10,7 @@ from typing import Any
 from remnant.data import BENCHMARKS
 from remnant.errors import did_you_mean
 from remnant.options import OptionError
-from remnant.registry import is_file_reference
+from remnant.registry import IN_FILE
 
 FALLBACK = "default.toml"  # the recipe of streams that have none of their own
 PROTOCOLS = ("paper", "sane")
@@ -71,7 +71,7 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     has_own = benchmark in RECIPES
     if not has_own and benchmark.endswith(".py"):
         raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
-    if not has_own and not is_file_reference(benchmark) and benchmark not in BENCHMARKS:
+    if not has_own and IN_FILE not in benchmark and benchmark not in BENCHMARKS:
         raise OptionError(f"No benchmark called '{benchmark}'. {did_you_mean(benchmark, BENCHMARKS)}")
     file = f"{benchmark}.toml" if has_own else FALLBACK
     content = tomllib.loads(FILES[file].read_text(encoding="utf-8"))

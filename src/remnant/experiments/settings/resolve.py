@@ -12,7 +12,7 @@ from remnant.data import BENCHMARKS
 from remnant.methods import METHODS, OPTIMIZERS, Method
 from remnant.models import MODELS, Network
 from remnant.options import ANYTHING, REQUIRED, Kind, Option, OptionError, options_of, or_none
-from remnant.registry import Registry, UnknownNameError, is_file_reference
+from remnant.registry import IN_FILE, Registry, UnknownNameError
 from remnant.training import Schedule
 
 from .overrides import EARLY_STOPPING, Section, located, merged, parse, refuse_contradictions
@@ -143,7 +143,7 @@ class _Draft:
             self.values |= {name: default for name, (kind, default) in options.items() if kind.accepts(default)}
         schedule = {f"training.{name}": option for name, option in options_of(Schedule).items() if name != "lr"}
         schedule |= {key: Option(or_none(schedule[key].kind), None) for key in EARLY_STOPPING}  # off unless all is set
-        own_stream = is_file_reference(base.benchmark)  # its file runs only if its options matter
+        own_stream = IN_FILE in base.benchmark  # its file runs only if its options matter
         self.sections = {
             "options": Section(method, options),
             "training": Section("training", schedule),

@@ -45,16 +45,13 @@ class LayerView:
     one_hot: bool = False
     part: str = ""
     real: Callable[..., Tensor] | None = field(default=None, repr=False)
+    outputs: int = field(init=False)  # of each group
+    inputs: int = field(init=False)  # of each group
 
-    @property
-    def outputs(self) -> int:
-        """The number of outputs of each group."""
-        return self.weight.shape[self.output_dim] // (1 if self.output_dim else self.groups)
-
-    @property
-    def inputs(self) -> int:
-        """The number of inputs of each group."""
-        return self.weight.numel() // self.groups // self.outputs
+    def __post_init__(self) -> None:
+        outputs = self.weight.shape[self.output_dim] // (1 if self.output_dim else self.groups)
+        object.__setattr__(self, "outputs", outputs)  # the class is frozen
+        object.__setattr__(self, "inputs", self.weight.numel() // self.groups // outputs)
 
     @property
     def channels_last(self) -> bool:
