@@ -14,7 +14,7 @@ from torch import Tensor
 from remnant.data import Split
 from remnant.experiments.settings import resolve
 from remnant.methods import Finetune
-from remnant.methods.dgr import DGR
+from remnant.methods.dgr import DGR, new_generator
 from remnant.models import Network, build
 from remnant.options import OptionError
 
@@ -127,6 +127,14 @@ def test_it_remembers_classes_that_fine_tuning_forgets() -> None:
         accuracy[kind.name] = right.double().mean().item()
     assert accuracy["finetune"] < 0.7
     assert accuracy["dgr"] > 0.9
+
+
+def test_a_generator_starts_with_random_numbers_of_its_own_device() -> None:
+    """On a GPU a run's seed sets that device's numbers alone. The meta device stands for the GPU here."""
+    before = torch.random.get_rng_state()
+    generator = new_generator(network(3).to("meta"), (7,), 2, 1.0)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert {(p.device.type, p.dtype) for p in generator.parameters()} == {("meta", torch.float64)}
 
 
 def test_settings_are_checked() -> None:

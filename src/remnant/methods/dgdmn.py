@@ -13,7 +13,7 @@ from remnant.models import VAE, Network
 from remnant.options import Positive
 
 from .base import parameters_of
-from .dgr import Rate, Variance, step_with
+from .dgr import Rate, Variance, new_generator, step_with
 from .optimizers import adam, initial_state
 from .parts.replay import Replay
 
@@ -65,7 +65,7 @@ class DGDMN(Replay):
     ) -> None:
         super().__init__(network, **options)
         self.samples, self.sleep, self.memory_lr = samples, sleep, memory_lr
-        generator = VAE(network.input_shape, hidden=hidden, latent=latent, variance=variance).to(network.example)
+        generator = new_generator(network, hidden, latent, variance)
         self.keep("generator", generator)
         self.long_term = Memory(generator, network)
         self.keep("slots", nn.ModuleList(Memory(deepcopy(generator), deepcopy(network)) for _ in range(slots)))

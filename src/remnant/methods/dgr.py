@@ -43,7 +43,7 @@ class DGR(Replay):
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
-        vae = VAE(network.input_shape, hidden=hidden, latent=latent, variance=variance).to(network.example)
+        vae = new_generator(network, hidden, latent, variance)
         self.keep("generator", vae)
         self.generator_optimizer = adam()(list(vae.parameters()), torch.tensor(generator_lr, device=self.device))
         self.keep("generator_state", initial_state(self.generator_optimizer), counted=False)
@@ -73,6 +73,12 @@ class DGR(Replay):
     def finish(self, task: int, train: Split) -> None:
         self.old_generator.load_state_dict(self.generator.state_dict())
         self.old_solver.load_state_dict(self.network.state_dict())
+
+
+def new_generator(network: Network, hidden: Sequence[int], latent: int, variance: float) -> VAE:
+    """Returns a generator of the network's inputs, on the network's device and with its dtype."""
+    with torch.device(network.example.device):  # on a GPU, only its own random numbers follow the run's seed
+        return VAE(network.input_shape, hidden=hidden, latent=latent, variance=variance).to(network.example)
 
 
 def step_with(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
