@@ -114,6 +114,7 @@ def test_a_captured_validation_follows_the_weights_of_every_method(name: str, no
         losses.append(found[0])
     assert captured.fallback is None
     assert [graph.replays for graph in graphs] == [3]
+    assert max(losses) < 1000  # after training that diverges, the comparison would show nothing
     assert len(set(losses)) == (1 if name == "analytic" else 4)  # it has learnt all after one epoch
 
 
