@@ -3,6 +3,16 @@
 import io
 import signal
 import sys
+from typing import Any
+
+
+class Ended(KeyboardInterrupt):
+    """The process was asked to end by a signal, whose number is the argument. Handled like Ctrl-C."""
+
+
+def end(number: int, frame: Any) -> None:
+    """Ends the command like Ctrl-C. A plain KeyboardInterrupt in C code would make Python exit with Ctrl-C's code."""
+    raise Ended(number)
 
 
 def main() -> None:
@@ -19,7 +29,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     for name in ("SIGTERM", "SIGHUP"):  # end like Ctrl-C, unless nohup asked to ignore it
         if signal.getsignal(number := getattr(signal, name, signal.SIGINT)) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, end)
     if "" in sys.argv:  # as a path it would mean this folder
         sys.exit("Error: An argument is empty. Is it a variable that was never set?")
     app()

@@ -114,6 +114,13 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def expect(self, expression: str, value: Any) -> None:
+        """Waits until the expression has this value: the page may follow a link a moment after the click."""
+        end = time.monotonic() + self.patience
+        while (found := self.run(expression)) != value:
+            assert time.monotonic() < end, f"{expression} is {found!r}, not {value!r}"
+            time.sleep(0.01)
+
     def resize(self, width: int, height: int = 900, *, phone: bool = False, scale: float = 1.0) -> None:
         self._call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone

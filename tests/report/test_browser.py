@@ -59,14 +59,13 @@ def test_figures_are_there_and_have_a_size(page: Browser) -> None:
 def test_a_click_on_a_cell_shows_its_runs_and_no_others(page: Browser) -> None:
     assert page.run(CHOSEN) == []
     page.click("a[href='#run-pmnist-gpm']")
-    assert page.run(CHOSEN) == ["run-pmnist-gpm"]
+    page.expect(CHOSEN, ["run-pmnist-gpm"])
     assert page.run("document.querySelectorAll('#run-pmnist-gpm .variant').length") == 2
     page.click("a[href='#run-pmnist-finetune']")
-    assert page.run(CHOSEN) == ["run-pmnist-finetune"]
+    page.expect(CHOSEN, ["run-pmnist-finetune"])
     assert page.run("document.querySelector('[aria-current]').hash") == "#run-pmnist-finetune"
     page.run("history.back()")
-    page.run("new Promise(done => setTimeout(done, 200))")
-    assert page.run(CHOSEN) == ["run-pmnist-gpm"]
+    page.expect(CHOSEN, ["run-pmnist-gpm"])
 
 
 def test_the_keyboard_moves_between_cells(page: Browser) -> None:
@@ -84,13 +83,11 @@ def test_the_keyboard_moves_between_cells(page: Browser) -> None:
     assert page.run(FOCUS).startswith("#run-pmnist-")
     page.press("ArrowUp")
     page.press("Enter")
-    page.run("new Promise(done => setTimeout(done, 100))")
-    assert page.run(CHOSEN) == ["run-pmnist-gpm"]
+    page.expect(CHOSEN, ["run-pmnist-gpm"])
     assert page.run(FOCUS) == "run-pmnist-gpm"  # a screen reader goes on reading there
     page.press("Escape")
     assert page.run(FOCUS) == "#run-pmnist-gpm"
-    page.run("new Promise(done => setTimeout(done, 100))")
-    assert page.run(CHOSEN) == []
+    page.expect(CHOSEN, [])
 
 
 def test_a_screen_reader_hears_cells_figures_and_headings(page: Browser) -> None:

@@ -1,10 +1,10 @@
 """The `remnant` command and its console. Other modules of this room add their commands."""
 
 import re
+import signal
 from typing import Annotated, Any
 
 import typer
-from click import UsageError
 from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from remnant import __version__
 from remnant.errors import UserError
 
+UsageError: Any = typer.BadParameter.__base__  # of click, or of the copy of click that newer releases of typer have
 out = Console()
 err = Console(stderr=True)
 
@@ -33,7 +34,7 @@ def _shortened(text: str) -> str:
 
 
 class FriendlyGroup(TyperGroup):
-    """Prints errors that the user can fix as one sentence, and exits with code 1 (with 130 after Ctrl-C)."""
+    """Prints errors that the user can fix as one sentence, and exits with code 1 (after a signal, with 128 + its number)."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -42,12 +43,13 @@ class FriendlyGroup(TyperGroup):
             print_error(str(error))
             raise typer.Exit(1) from None
         except UsageError as error:
-            raise UsageError(_shortened(error.format_message()), error.ctx) from None
-        except KeyboardInterrupt:
+            error.message = _shortened(error.message)
+            raise
+        except KeyboardInterrupt as interrupt:
             trains = ctx.invoked_subcommand in ("run", "resume", "sweep", "reproduce")
             kept = " Finished tasks are kept; remnant resume continues." if trains else ""
             print_text(f"Interrupted.{kept}", err)
-            raise typer.Exit(130) from None
+            raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
 
 
 app = typer.Typer(

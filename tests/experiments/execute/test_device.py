@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from remnant.errors import RunError
-from remnant.experiments.execute import Plan, RunInProgress, gpu_scheduler, launch, prepare_torch
+from remnant.experiments.execute import Plan, Progress, RunInProgress, gpu_scheduler, launch, prepare_torch
 from remnant.experiments.execute import run as run_plan
+from remnant.experiments.runs import find_runs
 from remnant.experiments.settings import resolve
 
 CPU = torch.device("cpu")
@@ -82,3 +83,21 @@ def test_out_of_memory_says_what_to_do_and_loses_no_finished_task(
     whole, expected = run_plan(asked, lambda progress: None), run_plan(plan(tmp_path / "whole"), lambda progress: None)
     for one, other in zip(whole, expected, strict=True):
         assert (one.path / "accuracy.csv").read_bytes() == (other.path / "accuracy.csv").read_bytes()
+
+
+def test_a_run_of_another_kind_of_device_is_not_continued_with_other_random_numbers(tmp_path: Path) -> None:
+    plan = Plan(resolve("permuted-digits", "finetune", ("stream.tasks=2", "training.epochs=1")), (0,), tmp_path, "cpu")
+
+    def stop(progress: Progress) -> None:
+        if progress.row:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(plan, stop)
+    (run,) = find_runs(tmp_path)
+    state, _ = run.load_checkpoint()
+    assert state is not None
+    run.save_checkpoint({**state, "random": torch.zeros(16, dtype=torch.uint8)})  # a GPU's state: a seed and an offset
+    with pytest.raises(RunError, match=r"not begun on this kind of device \(cpu\).* Resume it with --device cuda"):
+        run_plan(plan)
+    assert not run.finished

@@ -78,6 +78,7 @@ def test_rows_hold_what_is_finished(tmp_path: Path) -> None:
             plan.folder(seed).save_result(
                 {
                     "acc": acc,
+                    "seconds": {},
                     "validation_acc": acc / 2,
                     "validation_bwt": acc / 5,
                     "bwt": -acc / 10,
@@ -110,6 +111,6 @@ def test_an_older_run_without_recorded_drift_is_named(tmp_path: Path) -> None:
     new.save_drift({"conv1": {"edges": [0, 1], "counts": [1]}})
     assert without_drift(made) == []  # neither is finished
     for folder in (old, new):
-        folder.save_result({"acc": 0.5, "bwt": 0.0})
+        folder.save_result({"acc": 0.5, "bwt": 0.0, "seconds": {}})
     (sentence,) = without_drift(made)
     assert sentence.startswith(f"{old.path} was run before, without recording its drift")

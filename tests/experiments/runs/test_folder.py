@@ -230,23 +230,23 @@ def test_the_small_files_of_a_finished_run_are_kept(run: RunFolder, tmp_path: Pa
     run.save_checkpoint({"n": 1})
     with run.lock(), pytest.raises(RunError, match="is not finished"):
         keep_results(run, tmp_path / "results")
-    run.save_result({"acc": 0.5})
+    run.save_result({"acc": 0.5, "seconds": {}})
     kept = keep_results(run, tmp_path / "results")
     assert kept == tmp_path / "results" / "pmnist" / "gpm" / "0123abcd" / "seed3"
     names = ["accuracy.csv", "drift.json", "environment.json", "ranks.json", "result.json", "settings.json"]
     assert sorted(path.name for path in kept.iterdir()) == names
     assert all((kept / name).read_bytes() == (run.path / name).read_bytes() for name in names)
     assert keep_results(run, tmp_path / "results") == kept
-    assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.5}]
+    assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.5, "seconds": {}}]
 
 
 def test_an_older_copy_is_replaced_as_a_whole(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.save_matrix(AccuracyMatrix(1, [[0.5]]))
     run.save_drift({"fc1": {"edges": [-1, 0, 1], "counts": [2, 3]}})
-    run.save_result({"acc": 0.5})
+    run.save_result({"acc": 0.5, "seconds": {}})
     kept = keep_results(run, tmp_path / "results")
     (run.path / "drift.json").unlink()  # as in a run of the same settings that was not asked for it
-    run.save_result({"acc": 0.25})
+    run.save_result({"acc": 0.25, "seconds": {}})
     with monkeypatch.context() as full:
 
         def full_disk(path: Path, data: bytes) -> None:
@@ -259,11 +259,11 @@ def test_an_older_copy_is_replaced_as_a_whole(run: RunFolder, tmp_path: Path, mo
     assert (kept / "accuracy.csv").exists()
     keep_results(run, tmp_path / "results")
     assert not (kept / "drift.json").exists()
-    assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.25}]
+    assert [found.result() for found in find_runs(tmp_path / "results")] == [{"acc": 0.25, "seconds": {}}]
 
 
 def test_keeping_a_run_in_its_own_folder_changes_nothing(run: RunFolder, tmp_path: Path) -> None:
-    run.save_result({"acc": 0.5})
+    run.save_result({"acc": 0.5, "seconds": {}})
     before = sorted(path.name for path in run.path.iterdir())
     (tmp_path / "link").symlink_to(run.path.parents[3], target_is_directory=True)
     for root in (run.path.parents[3], tmp_path / "link"):

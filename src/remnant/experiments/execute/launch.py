@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -188,7 +189,8 @@ def _run_in_processes(plan: Plan, folders: Sequence[RunFolder], device: torch.de
                 folder = waiting.pop(0)
                 messages, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_run_in_child, args=(plan, folder, device, sender))
-                process.start()
+                with _ignoring_interrupts():
+                    process.start()
                 sender.close()  # so that the child's end is the only one, and ends with it
                 running[messages] = folder.seed, process
             for ready in wait(list(running)):
@@ -222,8 +224,18 @@ def _run_in_child(plan: Plan, folder: RunFolder, device: torch.device, messages:
     except Exception as error:  # a bug, most likely in the user's own method: show all of it
         traceback.print_exc()
         messages.send(f"Seed {folder.seed}: {type(error).__name__}: {error}")
-    except KeyboardInterrupt:  # the parent receives it too, and reports it
-        os._exit(130)
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Starts children that ignore Ctrl-C, which would print a traceback: the parent receives it too, and ends them."""
+    main = threading.current_thread() is threading.main_thread()  # no other may set a handler
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _exit_with_parent() -> None:

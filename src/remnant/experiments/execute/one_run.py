@@ -194,6 +194,8 @@ class RunInProgress:
             return 0, TrainingState()
         try:
             training = self._restore(state, schedule)
+        except RunError:
+            raise
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, StateError) as error:
             raise RunError(
                 f"The checkpoint in {self.folder.path} does not fit this release's {self.settings.method} "
@@ -214,6 +216,11 @@ class RunInProgress:
         check(state, CHECKPOINT_SHAPE)
         if state["run"] != str(self.folder.relative_path):
             raise ValueError(f"it belongs to {state['run']}")
+        if state["random"].shape != self.random.get().shape:
+            raise RunError(
+                f"{self.folder.path} was not begun on this kind of device ({self.device.type}), which draws other random "
+                "numbers. Resume it with --device cuda or cpu, as it began, or move the folder away to start again."
+            )
         task, training = state["task"], TrainingState.from_state(state["training"], self.device)
         if task + bool(training.epoch) > len(self.tasks) or training.epoch > schedule.epochs:
             raise ValueError(f"task {task}, epoch {training.epoch} is beyond the end of the run")

@@ -50,7 +50,7 @@ SHAPES: dict[str, Shape] = {
     RESULT: {
         **{"acc": FRACTION, "bwt?": or_none(CHANGE), "learning_accuracy?": or_none(FRACTION)},
         **{"validation_acc?": or_none(FRACTION), "validation_bwt?": or_none(CHANGE)},
-        **{"seconds?": {"*": AMOUNT}, "capacity?": or_none(AMOUNT), "memory_bytes?": or_none(AMOUNT)},
+        **{"seconds": {"*": AMOUNT}, "capacity?": or_none(AMOUNT), "memory_bytes?": or_none(AMOUNT)},
     },
 }
 CHECKPOINT_SHAPE: Shape = {
