@@ -90,7 +90,8 @@ def test_every_tensor_of_a_method_is_kept_or_follows_from_what_is(name: str, nor
         method.step(data().x[:8], data().y[:8])
     theirs = dict(found(other, name, set()))
     for path, tensor in found(one, name, set()):
-        assert torch.equal(tensor.detach(), theirs[path].detach()), path
+        if "[witnesses]" not in path:  # the examples that `GPM.verify` compares are private: they are never saved
+            assert torch.equal(tensor.detach(), theirs[path].detach()), path
 
 
 class Box(Stateful):
@@ -148,4 +149,4 @@ def test_a_declaration_holds_for_the_code_it_was_made_for() -> None:
     assert METHODS["hat"].logits_recordable
     assert not Doubled.logits_recordable
     fast = {name for name in METHODS if METHODS[name].fast_form}
-    assert fast == {"gpm", "finetune", "multitask", "single-task"}
+    assert fast == {"gpm", "sgp", "finetune", "multitask", "single-task"}

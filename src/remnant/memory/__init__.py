@@ -5,6 +5,7 @@ from .audit.state import keep_in_eval_mode
 from .constraint import StepProjector
 from .discovery import UnsupportedError
 from .drift import activation_drift
+from .energies import DirectionEnergies, direction_energies
 from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
 from .projection import full_precision
@@ -19,6 +20,7 @@ __all__ = [
     "GPM",
     "RANK_RULES",
     "ConsolidationError",
+    "DirectionEnergies",
     "LayerView",
     "LeakError",
     "MemoryReport",
@@ -32,6 +34,7 @@ __all__ = [
     "activation_drift",
     "by_layer",
     "codec",
+    "direction_energies",
     "full_precision",
     "is_norm",
     "keep_in_eval_mode",

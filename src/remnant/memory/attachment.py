@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROUNDING_STEPS = 8  # the rounding of that many plain SGD steps adds up to less than one unit in the last place
 EXACT = {torch.float32, torch.float64}
+ATTACHMENTS: WeakSet[Attachment] = WeakSet()  # of all memories
 
 
 class Share:
@@ -77,19 +78,23 @@ class Attachment:
 
     def __init__(self, optimizer: Optimizer, memory: Loop) -> None:
         self._optimizer, self._memory, self._constraint = ref(optimizer), ref(memory), memory._constraint
-        for hook in list(optimizer._optimizer_step_pre_hooks.values()):
-            other = getattr(hook, "__self__", None)
-            if isinstance(other, Attachment) and other._memory() is not None:
-                raise ValueError(
-                    "This optimizer is attached to another memory. Two memories would undo each other's steps: call "
-                    "detach() of the other one first."
-                )
-            if isinstance(other, Attachment):  # its memory is gone
+        protected = set(memory._protection.parameters)
+        for other in list(ATTACHMENTS):
+            if other._memory() is None:
                 other.remove()
+            elif other.optimizer is not None and other._memory() is not memory:
+                theirs = other._constraint.protection.parameters
+                if other.optimizer is not optimizer and protected.isdisjoint(theirs):
+                    continue
+                raise ValueError(
+                    "This optimizer or these weights are attached to another memory. Two memories would undo each other's "
+                    "steps: call detach() of the other one first."
+                )
         self.check()
         self._hooks = [optimizer.register_step_pre_hook(self._before_step)]
         self._hooks += [optimizer.register_step_post_hook(self._after_step)]
         self._constraint.optimizers.add(optimizer)
+        ATTACHMENTS.add(self)
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -99,6 +104,7 @@ class Attachment:
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        ATTACHMENTS.discard(self)
         if (optimizer := self.optimizer) is not None:
             self._constraint.optimizers.discard(optimizer)
 
@@ -121,7 +127,7 @@ class Attachment:
                     f"{name!r} did not exist or did not train when the memory was made, so it is not protected. Exclude "
                     "it by a pattern (new heads may be added under it at any time), or make a new memory."
                 )
-        self._groups = len(optimizer.param_groups)
+        self._identities = _identities(optimizer)
         self._untrained = [parameter for parameter in trained if not parameter.requires_grad]
         self._types = {parameter.dtype for parameter in trained}
         self._trained, self._share = trained, Share(self._constraint, trained)
@@ -133,8 +139,8 @@ class Attachment:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._constraint.check_steps()
-        # A new group, or a parameter that was frozen before, may be unprotected.
-        if len(optimizer.param_groups) != self._groups or any(p.requires_grad for p in self._untrained):
+        # A new parameter, or one that was frozen before, may be unprotected.
+        if _identities(optimizer) != self._identities or any(p.requires_grad for p in self._untrained):
             self.check()
         # args[0] is the optimizer. A closure computes gradients inside the step, so they must be projected in there.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -172,6 +178,10 @@ class Attachment:
             along_gradient=along_gradient and turn % ROUNDING_STEPS != 0,
             only_rows=last and (plain or kind in (SparseAdam, Adagrad)),
         )
+
+
+def _identities(optimizer: Optimizer) -> list[int]:
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def hooked_optimizers(optimizer: Any) -> list[Optimizer]:

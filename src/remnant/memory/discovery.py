@@ -119,7 +119,7 @@ class Protection:
                 fate.update({self._names[p]: p for p in selected})
             else:
                 # A weight that is computed from others (a parametrization) is not a parameter, and so not selected.
-                chosen = [view for view in views_of(module) or [] if view.weight in selected]
+                chosen = [view for view in (views_of(module) or [] if selected else []) if view.weight in selected]
                 views += [(".".join(filter(None, (name, view.part))) or ROOT, module, view) for view in chosen]
         return views
 

@@ -51,7 +51,8 @@ class GPM(Loop):
         bias: "augment" protects it as the weight of an input of 1; "freeze" fixes it after the first task; "free" does not.
         norm: "freeze" fixes the affine parameters and running statistics of normalisation layers after the first task;
             "free" does not. "per-task" gives each task its own; read them with `recall`.
-        rank_rule: "paper" for Eq. 5; "authors" for the published scripts, with one direction fewer in the first task.
+        rank_rule: "paper" for Eq. 5; "authors" for the published scripts, with one direction fewer in the first task;
+            "ranked" for TRGP's rule, which adds more (see `Subspace.grow`).
         unsupported: What to do with parameters, uses of a weight and buffers that no rule covers: "error" (for buffers, a
             warning), "freeze" (after the first task) or "free".
         recall: Whether to keep what `recall` needs: the order of the directions, and each task's unprotected tensors.

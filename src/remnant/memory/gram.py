@@ -49,6 +49,10 @@ class Energy:
         both = (inside @ basis) @ basis.mT
         return Energy(self.tensor - inside - inside.mT + both)
 
+    def along(self, basis: Tensor) -> Tensor:
+        """‖R·m‖² for every column m."""
+        return (self.tensor @ basis).square().sum(0) if self.is_rows else (basis * (self.tensor @ basis)).sum(0)
+
     def through(self, basis: Tensor) -> "Energy":
         """The energy of R·N: the same rows in the coordinates of N's columns."""
         return replace(self, tensor=(self.tensor if self.is_rows else basis.mT @ self.tensor) @ basis)

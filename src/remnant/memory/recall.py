@@ -88,10 +88,13 @@ class Recall:
         return {name: value for record in self.tasks[:tasks] for name, value in record.own.items()}
 
     def _unprotected(self) -> dict[str, Tensor]:
-        """Parameters that train, or did when the memory was made, and buffers; without those that are protected."""
+        """Buffers and parameters that may change: those that train, did when the memory was made, or are not selected."""
         protected, free = set(self._protection.parameters), set(self._protection.free.values())
-        named = self._protection.named_parameters().items()
-        own = {name: p for name, p in named if p not in protected and (p.requires_grad or p in free)}
+        own = {
+            name: p
+            for name, p in self._protection.named_parameters().items()  # other fixed ones are watched by `verify`
+            if p not in protected and (p.requires_grad or p in free or not self._protection.selects(name))
+        }
         return {**own, **{clean(name): buffer for name, buffer in self._protection.model.named_buffers()}}
 
     def _own_values(self, tasks: int) -> Values:

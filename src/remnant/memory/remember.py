@@ -41,13 +41,14 @@ def remember(
     uncovered = {} if memory._unsupported == "free" else probe.uncovered()
     fixed = uncovered if memory._unsupported == "freeze" else {}
     refused = uncovered if memory._unsupported == "error" else {}
-    checks.refuse([weight for weight in weights if weight not in fixed], grams, memory._constraint.stepped, refused)
-    moving = memory._buffers.moving(probe)
+    stepped, held = memory._constraint.stepped, [weight for weight in weights if weight not in fixed]
+    unreached = checks.refuse(probe, held, grams, stepped, refused)
+    moving = memory._buffers.moving(probe, trained=bool(stepped))
     grown = consolidation.grow(weights, grams, thresholds, memory._rank_rule, fixed)
     full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
     unprotected = moving if memory._unsupported == "error" else []
     moved = Verification((*memory._constraint.checks(), *memory._buffers.checks(probe)), SUSPICIOUS)
-    checks.warn(probe, moved, unprotected, full)
+    checks.warn(probe, moved, unprotected, full, unreached)
     record = memory._recall.record(grown, grams, thresholds, probe) if memory._recall else None
     for weight, subspaces, count in grown:
         weight.adopt(subspaces, [*weight.added, count])

@@ -8,7 +8,7 @@ from torch import Tensor
 from . import valid
 from .gram import Energy
 
-RANK_RULES = ("paper", "authors")
+RANK_RULES = ("paper", "authors", "ranked")
 
 
 def rank_needed(
@@ -26,6 +26,13 @@ def rank_needed(
     below = int((explained < threshold * total - noise).sum())
     # A direction whose energy is only rounding noise is not added.
     return min(below + 1, int((energies > noise).sum())) if bool(missing) else 0
+
+
+def ranked_count(old: Tensor, new: Tensor, enough: Tensor) -> int:
+    """How many of the `new` energies are among the fewest, old and new together, that sum up to `enough`."""
+    energies, order = torch.sort(torch.cat([old, new]), descending=True, stable=True)
+    chosen = order[: int((energies.cumsum(0) < enough).sum()) + 1]
+    return int((chosen >= len(old)).sum())
 
 
 class Subspace:
@@ -132,7 +139,8 @@ class Subspace:
         Args:
             gram: rowsᵀ·rows of the task's layer inputs (n×n).
             threshold: ε, in (0, 1].
-            rule: "paper", or "authors" for the count of the published scripts.
+            rule: "paper"; "authors" for the count of the published scripts; or "ranked", which ranks old and new directions
+                together by their energy and adds the new ones among the fewest that reach the threshold, as TRGP does.
 
         Returns:
             The number of added directions.
@@ -148,8 +156,13 @@ class Subspace:
         if self.rank:
             residual = energy.through(old) if self._is_complement else energy.outside(old)
         captured = (total - residual.total()).clamp(min=0)
-        values, vectors = residual.spectrum(enough=float(threshold * total - captured))
+        ranked = rule == "ranked" and self.rank > 0
+        values, vectors = residual.spectrum(enough=float(threshold * total - (0 if ranked else captured)))
         count = rank_needed(values, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0)
+        if ranked:
+            noise = self.capacity * torch.finfo(torch.float64).eps * total
+            real = values[values > noise]
+            count = ranked_count(energy.along(self.basis.to(old)), real, threshold * total - noise)
         if threshold == 1 and residual.exact:  # every direction, however little energy it has
             count = int((values > (self.capacity * torch.finfo(torch.float64).eps) ** 2 * total).sum())
         count = min(count, self.capacity - self.rank)

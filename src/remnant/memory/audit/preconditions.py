@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..discovery import Protection
 from ..protected import ProtectedWeight, Weights
-from ..record.recorder import ConsolidationError, Grams
+from ..record.recorder import ConsolidationError, Grams, call, inputs_left_out
 from ..report import Verification
 from .probe import Probe
 
@@ -39,6 +39,14 @@ UNSEEN = (
     "{} got gradients in this task, but the forward pass never called the layer, so its inputs are unknown. Call the layer "
     "itself (not a function with its weight), pass a forward= that reaches it, or exclude it. Nothing was remembered."
 )
+UNREACHED = (
+    "The memory holds no inputs of {} for this task: it got gradients, but these batches do not reach it, and the outputs do "
+    "not depend on it. If other inputs of the task do reach it (another head or expert), consolidate with those too."
+)
+IGNORED = (
+    "The memory recorded model(batch[0]), but the batch has more tensors and forward takes more inputs ({}). If your loop "
+    "passes them, the layers see other inputs than those recorded: pass forward=lambda model, batch: … that does the same."
+)
 
 
 def check_model(protection: Protection) -> None:
@@ -54,25 +62,36 @@ def check_model(protection: Protection) -> None:
 
 
 def refuse(
-    weights: Weights, grams: Grams, stepped: Collection[Tensor], uncovered: Mapping[ProtectedWeight, float]
-) -> None:
-    """Refuses weights with uncovered uses, and trained ones without inputs; an untrained one is unused in this task."""
+    probe: Probe,
+    weights: Weights,
+    grams: Grams,
+    stepped: Collection[Tensor],
+    uncovered: Mapping[ProtectedWeight, float],
+) -> list[str]:
+    """Refuses weights with uncovered uses. Returns the trained ones without inputs, on which the outputs do not depend."""
     unseen = [weight for weight in weights if not grams[weight.name].count]
-    if trained := [repr(weight.name) for weight in unseen if any(p in stepped for p in weight.parameters)]:
-        raise ConsolidationError(UNSEEN.format(", ".join(trained)))
+    trained = [weight for weight in unseen if any(p in stepped for p in weight.parameters)]
+    if read := [repr(weight.name) for weight in trained if weight in uncovered or probe.inconclusive]:
+        raise ConsolidationError(UNSEEN.format(", ".join(read)))
     if uncovered:
         named = [f"{w.name!r} ({type(w.sites[0].module).__name__}, {by:.1%})" for w, by in uncovered.items()]
         raise ConsolidationError(UNCOVERED.format(", ".join(named)))
+    return [repr(weight.name) for weight in trained]
 
 
-def warn(probe: Probe, moved: Verification, buffers: Sequence[str], full: Sequence[str]) -> None:
+def warn(
+    probe: Probe, moved: Verification, buffers: Sequence[str], full: Sequence[str], unreached: Sequence[str]
+) -> None:
     """Warns the code that called GPM's method about everything that was found."""
+    left_out = inputs_left_out(probe.model, probe.examples) if probe.forward is call else []
     messages = [
         INCONCLUSIVE.format(probe.inconclusive) if probe.inconclusive else "",
         FAST_PATH if not probe.inconclusive and probe.fast_path_differs() else "",
         moved.leaks(LEAKS),
         MOVING_BUFFERS.format(", ".join(map(repr, buffers))) if buffers else "",
         FULL.format(", ".join(full)) if full else "",
+        UNREACHED.format(", ".join(unreached)) if unreached else "",
+        IGNORED.format(", ".join(left_out)) if left_out else "",
     ]
     for message in filter(None, messages):
         warnings.warn(message, stacklevel=4)

@@ -19,11 +19,11 @@ from ..discovery import Protection, clean
 from ..gram import Energy, Gram
 from ..projection import full_precision
 from ..protected import Bias, ProtectedWeight, Weights
-from ..record.batches import map_tensors, tensors_in
+from ..record.batches import blank, geometric, mix, spread_examples
 from ..record.consolidation import summed
 from ..record.recorder import Forward, Sinks, eager_eval, record_rows
 
-EXAMPLES = 4  # few rows leave most directions free to change
+EXAMPLES = 8  # few rows leave most directions free to change
 SIZE = 0.1  # the change, relative to each parameter's RMS
 LARGER = 10  # times that size, in the second test
 NOISY = 1e-3  # outputs that change more from one pass to the next cannot be compared
@@ -35,21 +35,23 @@ class Probe:
     """Moves weights in directions that the rows of a few examples cannot see, and compares the model's outputs."""
 
     def __init__(self, protection: Protection, forward: Forward) -> None:
-        self._model, self.forward = protection.model, forward
-        named = self._model.named_parameters(remove_duplicate=False)
+        self.model, self.forward = protection.model, forward
+        named = self.model.named_parameters(remove_duplicate=False)
         excluded = {parameter for name, parameter in named if not protection.selects(clean(name))}
         self._weights = [weight for weight in protection.weights if excluded.isdisjoint(weight.parameters)]
-        self._device = next(self._model.parameters()).device
+        self._device = next(self.model.parameters()).device
         self.examples: Any = None
+        self._batches = 0
         self.path: set[nn.Module] = set()  # the layers with parameters that the last forward pass called
         self.before: tuple[list[Tensor], set[nn.Module]] | None = None  # the outputs for the examples, and their path
         self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in self._weights), default=0.0)
         self.inconclusive = ""  # the reason, if nothing could be tested
 
     def remembering(self, model: nn.Module, batch: Any) -> object:
-        """The forward function to record a task with: it keeps the first examples of the first batch."""
-        if self.examples is None:
-            self.examples = _first_examples(batch)
+        """The forward function to record a task with: it keeps a few examples from the whole stream of batches."""
+        some = spread_examples(batch, EXAMPLES)
+        self.examples = mix(self.examples, some, self._batches) if self._batches else some
+        self._batches += 1
         return self.forward(model, batch)
 
     @torch.no_grad()
@@ -64,9 +66,9 @@ class Probe:
             for weight in self._weights
             if any(p.requires_grad if change is None else bool(change[p].any()) for p in weight.parameters)
         ]
-        with eager_eval(self._model):
+        with eager_eval(self.model):
             # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
-            simplifications: Any = (lambda batch: batch, partial(_first_examples, count=1), _geometric, _blank)
+            simplifications: Any = (lambda batch: batch, partial(spread_examples, count=1), geometric, blank)
             for simpler in simplifications:
                 if untested and self.examples is not None and not found and not self.inconclusive:
                     found, untested = self._test(simpler(self.examples), untested, change)
@@ -78,13 +80,13 @@ class Probe:
     @torch.no_grad()
     def fast_path_differs(self) -> bool:
         """Whether torch's fused path for padded sequences gives other outputs than the modules, which it does not call."""
-        if self.examples is None or not any(isinstance(m, nn.TransformerEncoder) for m in self._model.modules()):
+        if self.examples is None or not any(isinstance(m, nn.TransformerEncoder) for m in self.model.modules()):
             return False
         results = []
-        with eager_eval(self._model), restored(self._model.buffers()):
+        with eager_eval(self.model), restored(self.model.buffers()):
             for enabled in (False, True):
                 torch.backends.mha.set_fastpath_enabled(enabled)
-                returned = _all_tensors(self.forward(self._model, copy.deepcopy(self.examples)), set())
+                returned = _all_tensors(self.forward(self.model, copy.deepcopy(self.examples)), set())
                 results.append([y for x in returned if (y := _as_real(x.detach())) is not None])
         return change_of(*results) > self.rounding
 
@@ -176,15 +178,15 @@ class Probe:
 
         devices = [self._device] if self._device.type == "cuda" else []
         with ExitStack() as stack:
-            for module in self._model.modules():
+            for module in self.model.modules():
                 if not isinstance(module, torch.jit.ScriptModule):
                     stack.callback(module.register_forward_pre_hook(lambda called, _: running.append(called)).remove)
                     stack.callback(module.register_forward_hook(after, always_call=True).remove)
-            for context in (full_precision(self._device), restored(self._model.buffers())):
+            for context in (full_precision(self._device), restored(self.model.buffers())):
                 stack.enter_context(context)
             stack.enter_context(torch.random.fork_rng(devices=devices))
             torch.manual_seed(0)  # the same random numbers every time
-            record_rows(self._model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
+            record_rows(self.model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
         # A forward function may add a penalty on the weights to a loss, so a single number that it returns counts last.
         given = [x for x in _all_tensors(returned, set()) if x.ndim or not outputs]
         numbers = [_as_real(x.detach()) for x in _all_tensors([outputs, given], set())]
@@ -259,34 +261,6 @@ def change_of(before: list[Tensor], after: list[Tensor]) -> float:
             return float("inf")
         changes.append(float((x - y)[finite].norm() / x[finite].norm().clamp(min=1e-12)))
     return max(changes)
-
-
-def _first_examples(batch: Any, count: int = EXAMPLES) -> Any:
-    size = next((len(x) for x in tensors_in(batch) if x.ndim), 0)
-    return map_tensors(batch, lambda x: (x[:count] if x.ndim and len(x) == size else x).clone())
-
-
-def _geometric(batch: Any) -> Any:
-    """Replaces images by a ramp that doubles along each dimension, whose patches are multiples of one patch."""
-
-    def ramp(x: Tensor) -> Tensor:
-        if not x.is_floating_point():
-            return x[:, :1].expand_as(x).clone() if x.ndim > 1 else x
-        if x.ndim < 3:
-            return x
-        smooth = x[:1].mean(dim=tuple(range(2, x.ndim)), keepdim=True) + x.std()
-        for dim in range(2, x.ndim):
-            shape = [-1 if each == dim else 1 for each in range(x.ndim)]
-            steps = torch.logspace(0, 1, x.shape[dim], base=2.0, dtype=x.dtype, device=x.device)
-            smooth = smooth * steps.reshape(shape)
-        return smooth.expand_as(x).clone()
-
-    return map_tensors(batch, ramp)
-
-
-def _blank(batch: Any) -> Any:
-    """Replaces inputs by zeros: rows then see nothing but the bias, which tests weights that are read directly."""
-    return map_tensors(batch, lambda x: torch.zeros_like(x) if x.is_floating_point() else x)
 
 
 @contextmanager

@@ -51,13 +51,13 @@ class Buffers:
 
     def watched(self) -> Iterator[tuple[str, Tensor]]:
         """All but the norms' buffers; nothing with unsupported="free", which frees everything that no rule covers."""
-        anchored = set(self._protection.parameters)
+        known = {*self._protection.parameters, *self._protection.free.values()}  # trained when the memory was made
         for raw, module in self._model.named_modules() if self._protection.unsupported != "free" else ():
             buffers = () if is_norm(module) and rule_of(module) is None else module.named_buffers(recurse=False)
             parameters = ((n, p) for n, p in module.named_parameters(recurse=False) if not p.requires_grad)
             for name, tensor in (*buffers, *parameters):
                 full = f"{clean(raw)}.{name}".lstrip(".")
-                if tensor not in anchored and tensor.layout is torch.strided and self._protection.selects(full):
+                if tensor not in known and tensor.layout is torch.strided and self._protection.selects(full):
                     yield full, tensor
 
     def _changed(self) -> dict[str, Tensor]:
@@ -66,9 +66,11 @@ class Buffers:
         same_kind = {n: tensor for n, (tensor, mark) in now.items() if mark[0] == self._checksums[n][0]}
         return {n: tensor for n, tensor in same_kind.items() if not torch.equal(now[n][1][1], self._checksums[n][1])}
 
-    def moving(self, probe: Probe) -> list[str]:
+    def moving(self, probe: Probe, *, trained: bool) -> list[str]:
         """What training has changed in the first task and moves the outputs: a later task will change it too."""
         changed = {} if self._holding else self._changed()
+        if not (self._holding or trained) and self._protection.unsupported == "freeze":
+            changed |= self.others()  # without a step nothing tells which of them training changes
         matter: list[str] = []
         if changed and _matter(probe, changed.values()):
             matter = [name for name, tensor in changed.items() if _matter(probe, [tensor])]
@@ -102,12 +104,12 @@ class Buffers:
     def checks(self, probe: Probe | None = None) -> list[LayerCheck]:
         """Compares everything with its value at the task's start; a probe tells what the outputs do not depend on."""
         now = {**self.of_norms(), **self.others()}
-        checks = [check_still(name, now[name], then, buffer=True) for name, then in self.values.items() if name in now]
+        checks = {n: check_still(n, now[n], then, buffer=True) for n, then in self.values.items() if n in now}
         for name, tensor in self._changed().items() if self._holding else ():
             counter = tensor.ndim == 0 and not tensor.is_floating_point()
-            if name not in self.values and (not counter if probe is None else _matter(probe, [tensor])):
-                checks.append(LayerCheck(name, 1.0, 0.0, buffer=True))
-        return checks
+            matters = name in checks or not counter if probe is None else _matter(probe, [tensor])
+            checks[name] = LayerCheck(name, float(matters), 0.0, buffer=True)
+        return list(checks.values())
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..constraint import Constraint
     from ..recall import Recall
 
-KEPT = 32  # tasks whose examples are kept, the last ones
+KEPT = 16  # tasks whose examples are kept, the last ones
 FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
 CODE_CHANGED = (
     "With the weights and buffers of the last `consolidate`, the model gives other outputs than it did then ({:.1%} apart). "

@@ -59,6 +59,65 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         yield from tensors_in([getattr(value, field.name) for field in fields(value)])
 
 
+def spread_examples(batch: Any, count: int) -> Any:
+    """Copies of `count` examples that lie evenly over a batch."""
+    size = next((len(x) for x in tensors_in(batch) if x.ndim), 0)
+    places = torch.linspace(0, size - 1, min(size, count)).long()
+
+    def pick(x: Tensor) -> Tensor:
+        if not x.ndim or len(x) != size or x.is_nested:
+            return x.clone()
+        if x.layout is not torch.strided:
+            return x.to_dense()[places.to(x.device)].to_sparse(layout=x.layout)
+        return x[places.to(x.device)]
+
+    return map_tensors(batch, pick)
+
+
+def mix(examples: Any, others: Any, number: int) -> Any:
+    """Replaces some examples by those of the batch with this number (from 0), so that all batches are alike likely."""
+    count = next((len(x) for x in tensors_in(examples) if x.ndim), 0)
+    kinds = [
+        repr(map_tensors(batch, lambda x: (x.shape, x.dtype, x.layout) if x.ndim and len(x) == count else x))
+        for batch in (examples, others)
+    ]
+    if kinds[0] != kinds[1] or any(x.layout is not torch.strided or x.is_nested for x in tensors_in(examples)):
+        return examples  # padded to another length, for example
+    replaced = torch.from_numpy(np.random.default_rng(number).random(count) * (number + 1) < 1)
+    theirs = tensors_in(others)
+
+    def choose(own: Tensor) -> Tensor:
+        other = next(theirs)
+        if not own.ndim or len(own) != count:
+            return own
+        return torch.where(replaced.reshape(-1, *[1] * (own.ndim - 1)).to(own.device), other.to(own.device), own)
+
+    return map_tensors(examples, choose)
+
+
+def geometric(batch: Any) -> Any:
+    """Replaces images by a ramp that doubles along each dimension, whose patches are multiples of one patch."""
+
+    def ramp(x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return x[:, :1].expand_as(x).clone() if x.ndim > 1 else x
+        if x.ndim < 3:
+            return x
+        smooth = x[:1].mean(dim=tuple(range(2, x.ndim)), keepdim=True) + x.std()
+        for dim in range(2, x.ndim):
+            shape = [-1 if each == dim else 1 for each in range(x.ndim)]
+            steps = torch.logspace(0, 1, x.shape[dim], base=2.0, dtype=x.dtype, device=x.device)
+            smooth = smooth * steps.reshape(shape)
+        return smooth.expand_as(x).clone()
+
+    return map_tensors(batch, ramp)
+
+
+def blank(batch: Any) -> Any:
+    """Replaces inputs by zeros: rows then see nothing but the bias, which tests weights that are read directly."""
+    return map_tensors(batch, lambda x: torch.zeros_like(x) if x.is_floating_point() else x)
+
+
 def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
     """Draws `count` examples evenly from the whole stream, and yields them in batches of the stream's own size."""
     if not count:

@@ -1,5 +1,6 @@
 """Runs a task's batches through a model and passes on the input rows of its layers."""
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -22,6 +23,7 @@ Grams = dict[str, Gram | Counts]
 # Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices.
 RowSink = Callable[[Tensor], None]
 Sinks = Mapping[ProtectedWeight, RowSink]
+TARGETS = ("target", "label")  # how a model's own input for targets is called
 Examples = Mapping[str, int]  # weight → how many examples of each batch to read, the first ones; all by default
 
 
@@ -69,7 +71,7 @@ def _hook(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | No
     groups, inputs, biases = weight.view.groups, weight.view.inputs, len(weight.biases)
 
     def before_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        args = tuple(arg.to_dense() if isinstance(arg, Tensor) and arg.is_sparse else arg for arg in args)
+        args, kwargs = map_tensors((args, kwargs), lambda x: x.to_dense() if "sparse" in str(x.layout) else x)
         if examples is not None:
             args = tuple(arg[:examples] if isinstance(arg, Tensor) and arg.ndim else arg for arg in args)
         found = site.view.rows(*args, **kwargs)
@@ -121,3 +123,14 @@ def call(model: nn.Module, batch: Any) -> object:
     if isinstance(batch, list | tuple):
         return model(batch[0])
     return model(batch)
+
+
+def inputs_left_out(model: nn.Module, batch: Any) -> list[str]:
+    """Names the inputs of a model that `call` may have left out: the batch has more tensors than an input and its target."""
+    if not isinstance(batch, list | tuple) or isinstance(model, torch.jit.ScriptModule):
+        return []
+    more = [item for item in batch[1:] if isinstance(item, Tensor)]
+    positional = [x for x in inspect.signature(model.forward).parameters.values() if x.kind <= x.VAR_POSITIONAL]
+    inputs = [x.name for number, x in enumerate(positional) if number or x.kind is x.VAR_POSITIONAL]
+    takes_target = bool(inputs) and inputs[0].startswith(TARGETS)
+    return inputs if len(more) > 1 or (more and takes_target) else []
