@@ -212,7 +212,9 @@ class GPM(Loop):
     ) -> Verification:
         """Measures how far W·M, other state and the model's outputs for old tasks have moved.
 
-        Call it when a task is trained and before it is consolidated. It warns if old outputs moved by more than a tenth.
+        Call it when a task is trained and before it is consolidated. It warns if old outputs moved by more than a tenth. The
+        outputs are those for a few examples that `consolidate` keeps in RAM. They are never saved, so a memory that was loaded
+        or copied compares outputs only for `batches`, until its next `consolidate`.
 
         Args:
             batches: Batches of an old task, or {number of the task: batches}, to measure the drift of outputs and layers.

@@ -218,3 +218,36 @@ def _lanczos(matrix: Tensor, enough: float, most: int) -> tuple[Tensor, Tensor] 
         if count <= before and float(residual) < PRECISION:
             return values[:count], basis @ vectors[:, :count]
     return None
+
+
+def outside_rows(rows: list[Tensor], eps: float, stack: Tensor) -> Tensor:
+    """The part of a stack (groups, outputs, n) that gives 0 for every row (or one-hot index), up to a rounding of eps."""
+    rows = [part for part in rows if part.numel()]
+    if not rows:
+        return stack
+    if not rows[0].is_floating_point():
+        return stack.index_fill(2, torch.cat([part.flatten() for part in rows]).unique(), 0)
+    tolerance = min(8 * eps, 1e-3)
+    if tolerance < 1e-7:
+        energies = [Energy(own.double(), is_rows=True) for own in torch.cat(rows, dim=1)]
+    else:  # exact to 1e-8, and faster
+        gram = Gram(len(stack), stack.shape[2], stack.device)
+        for part in rows:
+            gram.add(part)
+        energies = [gram.energy(group) for group in range(len(stack))]
+    outside = []
+    for matrix, energy in zip(stack, energies, strict=True):
+        if energy.is_rows:
+            basis, sizes, _ = torch.linalg.svd(energy.tensor.mT, full_matrices=False)
+        else:
+            least = tolerance**2 * energy.total() * torch.eye(stack.shape[2], dtype=torch.float64, device=stack.device)
+            if not int(torch.linalg.cholesky_ex(energy.tensor - least)[1]):
+                outside.append(torch.zeros_like(matrix))  # the rows have more than the tolerance in every direction
+                continue
+            values, basis = torch.linalg.eigh(energy.tensor)
+            sizes = values.clamp(min=0).sqrt()
+        basis = basis[:, sizes > tolerance * sizes.max()]
+        for _ in range(2):  # once leaves rounding behind
+            matrix = matrix - (matrix @ basis) @ basis.mT
+        outside.append(matrix)
+    return torch.stack(outside)

@@ -186,6 +186,10 @@ class Verification:
         if self.tasks:
             lines.append(f"{'outputs':<{width}}            drift")
             lines += [f"{x.name:<{width}}            {_shown(x.drift)}" for x in self.tasks]
+        else:
+            lines.append(
+                "No outputs were compared: a loaded or copied memory has no examples of its tasks. Pass batches."
+            )
         return "\n".join(lines)
 
 

@@ -9,17 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import sqrt
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..discovery import Protection, clean
-from ..gram import Energy, Gram
+from ..gram import outside_rows
 from ..projection import full_precision
 from ..protected import Bias, ProtectedWeight, Weights
-from ..record.batches import blank, geometric, mix, spread_examples
+from ..record.batches import all_tensors, blank, geometric, map_tensors, mix, spread_examples
 from ..record.consolidation import summed
 from ..record.recorder import Forward, Sinks, eager_eval, record_rows
 
@@ -44,7 +43,9 @@ class Probe:
         self._batches = 0
         self.path: set[nn.Module] = set()  # the layers with parameters that the last forward pass called
         self.before: tuple[list[Tensor], set[nn.Module]] | None = None  # the outputs for the examples, and their path
-        self._eps = max((torch.finfo(weight.view.weight.dtype).eps for weight in self._weights), default=0.0)
+        types = {torch.finfo(weight.view.weight.dtype).eps for weight in self._weights}
+        self._finest, self._coarsest = min(types, default=0.0), max(types, default=0.0)  # eps; also of modules' outputs
+        self._jitters = False
         self.inconclusive = ""  # the reason, if nothing could be tested
 
     def remembering(self, model: nn.Module, batch: Any) -> object:
@@ -86,7 +87,7 @@ class Probe:
         with eager_eval(self.model), restored(self.model.buffers()):
             for enabled in (False, True):
                 torch.backends.mha.set_fastpath_enabled(enabled)
-                returned = _all_tensors(self.forward(self.model, copy.deepcopy(self.examples)), set())
+                returned = all_tensors(self.forward(self.model, copy.deepcopy(self.examples)), set())
                 results.append([y for x in returned if (y := _as_real(x.detach())) is not None])
         return change_of(*results) > self.rounding
 
@@ -105,14 +106,15 @@ class Probe:
             return {}, weights
         if batch is self.examples:
             self.before = before, self.path
-        free = dict(change or {})
+        free: dict[Tensor, Tensor] = {}
         generator = torch.Generator(self._device).manual_seed(0)
-        for parameter in {p: None for weight in weights for p in weight.parameters} if change is None else ():
-            size = SIZE * parameter.double().square().mean().sqrt().clamp(min=1e-8)
+        for parameter in {p: None for weight in weights for p in weight.parameters}:
+            like = SIZE * parameter.double() if change is None else change[parameter]
+            size = like.square().mean().sqrt().clamp(min=1e-9)
             free[parameter] = size * torch.randn(parameter.shape, generator=generator, device=self._device).double()
-        unseen = {p: free[p].double().clone() for weight in weights for p in weight.parameters}
+        unseen = {p: (change or free)[p].clone() for p in free}
         for weight in weights:  # a weight that is seen from two sides must be invisible from both
-            weight.change_among(unseen, partial(_outside_rows, weight, rows[weight]))
+            weight.change_among(unseen, partial(outside_rows, rows[weight], torch.finfo(weight.view.weight.dtype).eps))
         # A bias may have parts that belong to other weights.
         parts = {weight: [Bias(weight.view.weight, None), *weight.biases] for weight in weights}
         norms = {
@@ -121,25 +123,32 @@ class Probe:
         testable = [w for w in weights if any(norms[w, p][0] > NEGLIGIBLE * norms[w, p][1] for p in parts[w])]
         untested = [weight for weight in weights if weight not in testable]
 
-        def moved_by(changes: Mapping[Tensor, Tensor], some: Weights) -> float:
+        def moved_by(changes: Mapping[Tensor, Tensor], some: Weights) -> Tensor:
             moving = {part for weight in some for part in parts[weight]}
             with restored({part.parameter for part in moving}):
                 for part in moving:
                     value = part.part_of(part.parameter.detach())
                     value.copy_(value.double() + part.part_of(changes[part.parameter]))
-                return change_of(before, self.outputs(batch))
+                return relative_changes(before, self.outputs(batch))
 
-        together, rounding = moved_by(unseen, testable) if before else 0.0, self.rounding
-        if before and together <= rounding and change is None and testable:
-            # A larger change also shows choices, such as that of the nearest row of a codebook. It rounds more.
-            free, unseen = ({p: LARGER * x for p, x in changes.items()} for changes in (free, unseen))
+        together, rounding = moved_by(unseen, testable), self.allowed(before, batch)
+        if before and bool((together <= rounding).all()) and change is None and testable:
+            # A larger change also shows choices. It rounds more.
+            free, larger = ({p: LARGER * x for p, x in changes.items()} for changes in (free, unseen))
+            for weight in testable:
+                if weight.view.one_hot and sum(w.view.weight is weight.view.weight for w in weights) == 1:
+                    larger[weight.view.weight] = unseen[weight.view.weight].clone()
+                    weight.change_among(larger, partial(_beside_used, weight, rows[weight]))
+            unseen = larger
             together, rounding = moved_by(unseen, testable), 3 * LARGER * rounding
-        if before and together <= rounding:
+        if before and bool((together <= rounding).all()):
             return {}, untested
-        noise = change_of(before, self.outputs(batch))
-        if not before or noise > NOISY:
+        noise = relative_changes(before, self.outputs(batch))
+        if not before or bool((noise > NOISY).any()):
             self.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
             return {}, []
+        if any(not x.is_floating_point() for x in before):  # whole numbers jump if two choices are equally good
+            noise = torch.maximum(noise, moved_by({p: x / 1000 for p, x in unseen.items()}, testable))
         # Outputs that react strongly to any change of the weights also show more of the rounding.
         reaction = moved_by(free, testable)
         moving = {part for weight in testable for part in parts[weight]}
@@ -148,16 +157,31 @@ class Probe:
             for p in moving
         ]
         moved, whole = (sqrt(sum(column)) for column in zip(*squares, strict=True))
-        allowed = max(10 * noise, rounding * max(1.0, reaction, reaction * whole / max(moved, 1e-12)))
-        if together <= allowed:
-            return {}, untested
-        found = {weight: by for weight in testable if (by := moved_by(unseen, [weight])) > allowed}
-        return found or dict.fromkeys(testable, together), untested
+        allowed = torch.maximum(10 * noise, rounding * (reaction * max(1.0, whole / max(moved, 1e-12))).clamp(min=1))
+        alone = {weight: moved_by(unseen, [weight]) for weight in testable if bool((together > allowed).any())}
+        found = {weight: float(by[by > allowed].max()) for weight, by in alone.items() if bool((by > allowed).any())}
+        return found or dict.fromkeys(alone, float(together.max())), untested
 
     @property
     def rounding(self) -> float:
-        """How far rounding alone may move the outputs, in the narrowest type that a weight or a module's output has."""
-        return (ROUNDINGS if self._eps < 1e-6 else NARROW_ROUNDINGS) * self._eps
+        """How far rounding alone may move an output that has the narrowest type of all weights and modules' outputs."""
+        return (ROUNDINGS if self._coarsest < 1e-6 else NARROW_ROUNDINGS) * self._coarsest
+
+    @torch.no_grad()
+    def allowed(self, before: list[Tensor], batch: Any = None) -> Tensor:
+        """How far rounding alone may move each output. Where types differ, rounding errors show which outputs they reach."""
+        fine = (ROUNDINGS if self._finest < 1e-6 else NARROW_ROUNDINGS) * self._finest
+        if self._coarsest <= self._finest or not before:
+            return torch.full((len(before),), fine)
+        coarse = [p for p in self.model.parameters() if p.is_floating_point() and _eps(p) > self._finest]
+        with restored(coarse):
+            for parameter in coarse:
+                parameter.copy_(_jittered(parameter))
+            self._jitters = True
+            try:
+                return (NARROW_ROUNDINGS * relative_changes(before, self.outputs(batch))).clamp(min=fine)
+            finally:
+                self._jitters = False
 
     @torch.no_grad()
     def outputs(self, batch: Any = None, sinks: Sinks | None = None) -> list[Tensor]:
@@ -168,13 +192,17 @@ class Probe:
         running: list[nn.Module] = []
         self.path = set()
 
-        def after(module: nn.Module, args: Any, output: Any) -> None:
+        def after(module: nn.Module, args: Any, output: Any) -> Any:
             running.pop()
             self.path.update([module] if any(True for _ in module.parameters(recurse=False)) else [])
             if not running:
                 outputs.append(output)
-            kinds = {x.dtype for x in _all_tensors(output, set()) if x.is_floating_point()}
-            self._eps = max([self._eps, *(torch.finfo(kind).eps for kind in kinds)])
+            types = {torch.finfo(x.dtype).eps for x in all_tensors(output, set()) if x.is_floating_point()}
+            self._coarsest = max(self._coarsest, *types, 0.0)
+            jitters = (
+                self._jitters and isinstance(output, Tensor | list | tuple) and max(types, default=0.0) > self._finest
+            )
+            return map_tensors(output, lambda x: _jittered(x) if _eps(x) > self._finest else x) if jitters else None
 
         devices = [self._device] if self._device.type == "cuda" else []
         with ExitStack() as stack:
@@ -188,79 +216,60 @@ class Probe:
             torch.manual_seed(0)  # the same random numbers every time
             record_rows(self.model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
         # A forward function may add a penalty on the weights to a loss, so a single number that it returns counts last.
-        given = [x for x in _all_tensors(returned, set()) if x.ndim or not outputs]
-        numbers = [_as_real(x.detach()) for x in _all_tensors([outputs, given], set())]
+        given = [x for x in all_tensors(returned, set()) if x.ndim or not outputs]
+        numbers = [_as_real(x.detach()) for x in all_tensors([outputs, given], set())]
         return [x for x in numbers if x is not None and x.numel()]
 
 
 def _as_real(x: Tensor) -> Tensor | None:
-    """An output as float64, or None if it holds whole numbers: those jump."""
-    if x.is_nested or not (x.is_floating_point() or x.is_complex()):
+    """An output as float64 or whole numbers; None if it is nested."""
+    if x.is_nested:
         return None
     dense = x.to_dense() if x.layout is not torch.strided else x
-    return (torch.view_as_real(dense) if x.is_complex() else dense).double()
+    if x.is_complex():
+        return torch.view_as_real(dense).double()
+    return dense.double() if x.is_floating_point() else dense
 
 
-def _all_tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    """Every tensor that a model may return, also inside objects of the user's own."""
-    if isinstance(value, nn.Module | type | FunctionType | MethodType) or id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, Tensor):
-        yield value
-        return
-    slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(value, name))
-    parts = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name) for name in slots)]
-    if isinstance(value, Mapping | list | tuple | set):
-        parts = list(value.values() if isinstance(value, Mapping) else value)
-    for part in parts:
-        yield from _all_tensors(part, seen)
+def _beside_used(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:
+    """Moves unused rows of a table beside used ones, where a search for the nearest row may choose them instead."""
+    used = torch.cat([part.flatten() for part in rows]).unique() if rows else torch.zeros(0)
+    if not len(used):
+        return LARGER * stack
+    now = weight.view.matrix(weight.view.weight.detach()).double()
+    nearest = used[torch.arange(now.shape[2], device=used.device) % len(used)]
+    return (now[:, :, nearest] - now + stack).index_fill(2, used, 0)
 
 
-def _outside_rows(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:
-    """The part of a stack (groups, outputs, n) that gives 0 for every row, up to the rounding of the weight's type."""
-    rows = [part for part in rows if part.numel()]
-    if not rows:
-        return stack
-    if weight.view.one_hot:
-        return stack.index_fill(2, torch.cat([part.flatten() for part in rows]).unique(), 0)
-    tolerance = min(8 * torch.finfo(weight.view.weight.dtype).eps, 1e-3)
-    if tolerance < 1e-7:
-        energies = [Energy(own.double(), is_rows=True) for own in torch.cat(rows, dim=1)]
-    else:  # exact to 1e-8, and faster
-        gram = Gram(weight.view.groups, stack.shape[2], stack.device)
-        for part in rows:
-            gram.add(part)
-        energies = [gram.energy(group) for group in range(weight.view.groups)]
-    outside = []
-    for matrix, energy in zip(stack, energies, strict=True):
-        if energy.is_rows:
-            basis, sizes, _ = torch.linalg.svd(energy.tensor.mT, full_matrices=False)
+def relative_changes(before: list[Tensor], after: list[Tensor]) -> Tensor:
+    """Returns the relative change of each output; for whole numbers, the share that differs."""
+    if [x.shape for x in before] != [x.shape for x in after]:
+        return torch.full((max(1, len(before)),), torch.inf)
+    changes = []
+    for x, y in zip(before, after, strict=True):
+        finite, y = x.isfinite(), y.to(x.device)
+        if not torch.equal(finite, y.isfinite()):
+            changes.append(torch.inf)
+        elif x.is_floating_point():
+            changes.append(float((x - y)[finite].norm() / x[finite].norm().clamp(min=1e-12)))
         else:
-            least = tolerance**2 * energy.total() * torch.eye(stack.shape[2], dtype=torch.float64, device=stack.device)
-            if not int(torch.linalg.cholesky_ex(energy.tensor - least)[1]):
-                outside.append(torch.zeros_like(matrix))  # the rows have more than the tolerance in every direction
-                continue
-            values, basis = torch.linalg.eigh(energy.tensor)
-            sizes = values.clamp(min=0).sqrt()
-        basis = basis[:, sizes > tolerance * sizes.max()]
-        for _ in range(2):  # once leaves rounding behind
-            matrix = matrix - (matrix @ basis) @ basis.mT
-        outside.append(matrix)
-    return torch.stack(outside)
+            changes.append(float((x != y).double().mean()))
+    return torch.tensor(changes, dtype=torch.float64)
 
 
 def change_of(before: list[Tensor], after: list[Tensor]) -> float:
     """Returns the largest relative change among the outputs."""
-    if [x.shape for x in before] != [x.shape for x in after]:
-        return float("inf")
-    changes = [0.0]
-    for x, y in zip(before, after, strict=True):
-        finite, y = x.isfinite(), y.to(x.device)
-        if not torch.equal(finite, y.isfinite()):
-            return float("inf")
-        changes.append(float((x - y)[finite].norm() / x[finite].norm().clamp(min=1e-12)))
-    return max(changes)
+    return float(relative_changes(before, after).max()) if before else 0.0
+
+
+def _eps(tensor: Tensor) -> float:
+    return float(torch.finfo(tensor.dtype).eps) if tensor.is_floating_point() else 0.0
+
+
+def _jittered(x: Tensor) -> Tensor:
+    """A tensor with an error of up to one unit in the last place."""
+    signs = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).sign().to(x.device)
+    return (x.double() * (1 + _eps(x) * signs)).to(x.dtype)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..discovery import Protection, clean
 from ..layers import is_norm, rule_of
 from ..report import LayerCheck, check_still
-from .probe import SIZE, Probe, change_of, restored
+from .probe import SIZE, Probe, relative_changes, restored
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -123,7 +123,7 @@ def _matter(probe: Probe, tensors: Collection[Tensor]) -> bool:
             after = probe.outputs()
         except Exception:  # an index out of range, for example
             return True
-    return change_of(before, after) > probe.rounding
+    return bool((relative_changes(before, after) > probe.allowed(before)).any())
 
 
 def _other_value(tensor: Tensor) -> Tensor:

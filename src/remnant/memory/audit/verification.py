@@ -134,8 +134,12 @@ class Verifier:
     def _drift(self, witness: Witness) -> float | None:
         """How far today's outputs are from those of then; of a head that has grown, for the outputs that it had."""
         try:
-            moved = _common_change(witness.outputs, witness.probe.outputs())
-            return moved if witness.path <= witness.probe.path else None
+            now = witness.probe.outputs()
+            # No change is a share of outputs that were zero, such as those of a new head.
+            kept = [n for n, x in enumerate(witness.outputs) if bool(x.any()) or not x.is_floating_point()]
+            if not kept or not witness.path <= witness.probe.path:
+                return None
+            return _common_change([witness.outputs[n] for n in kept], [now[n] for n in kept])
         except Exception:  # the model takes other inputs now
             return None
 
@@ -151,7 +155,7 @@ class Verifier:
                 now = probe.outputs(batch, sinks)
                 with self._anchored():
                     then = probe.outputs(batch)
-                size = sum(float(x[x.isfinite()].square().sum()) for x in then)
+                size = sum(float(x[x.isfinite()].double().square().sum()) for x in then)
                 moved, total, count = moved + change_of(then, now) ** 2 * size, total + size, count + 1
             if not count:
                 raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")

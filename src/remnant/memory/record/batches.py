@@ -6,11 +6,12 @@ from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import groupby
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def stream(batches: Any) -> Iterator[Any]:
@@ -59,19 +60,32 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         yield from tensors_in([getattr(value, field.name) for field in fields(value)])
 
 
+def all_tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    """Every tensor that a model may return, also inside objects of the user's own."""
+    if isinstance(value, nn.Module | type | FunctionType | MethodType) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        yield value
+        return
+    slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(value, name))
+    parts = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name) for name in slots)]
+    if isinstance(value, Mapping | list | tuple | set):
+        parts = list(value.values() if isinstance(value, Mapping) else value)
+    for part in parts:
+        yield from all_tensors(part, seen)
+
+
 def spread_examples(batch: Any, count: int) -> Any:
     """Copies of `count` examples that lie evenly over a batch."""
     size = next((len(x) for x in tensors_in(batch) if x.ndim), 0)
     places = torch.linspace(0, size - 1, min(size, count)).long()
-
-    def pick(x: Tensor) -> Tensor:
-        if not x.ndim or len(x) != size or x.is_nested:
-            return x.clone()
-        if x.layout is not torch.strided:
-            return x.to_dense()[places.to(x.device)].to_sparse(layout=x.layout)
-        return x[places.to(x.device)]
-
-    return map_tensors(batch, pick)
+    whole = map_tensors(batch, lambda x: x.to_dense() if "sparse" in str(x.layout) else x)
+    few = map_tensors(
+        whole, lambda x: x[places.to(x.device)] if x.ndim and not x.is_nested and len(x) == size else x.clone()
+    )
+    layouts = (x.layout for x in tensors_in(batch))
+    return map_tensors(few, lambda x: x if (layout := next(layouts)) is x.layout else x.to_sparse(layout=layout))
 
 
 def mix(examples: Any, others: Any, number: int) -> Any:

@@ -57,8 +57,8 @@ def gather(
             gram.replace(summed(gram.matrix()), int(summed(torch.tensor(gram.count))))
     if grams and not any(gram.count for gram in grams.values()):
         raise ConsolidationError(
-            "No protected layer got a single example: nothing was remembered. Are the batches empty, and does the forward "
-            "pass reach the layers?"
+            f"None of the protected layers ({', '.join(map(repr, grams))}) got a single example: nothing was remembered. Are "
+            "the batches empty, and does the forward pass call the layers?"
         )
     if bad := [repr(name) for name, gram in grams.items() if not gram.is_finite()]:
         raise ConsolidationError(
