@@ -6,6 +6,7 @@ from typing import Any
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpm": {"threshold": {"value": 0.9}, "samples": 40},
+    "sgp": {"threshold": {"value": 0.9}, "samples": 40},
     "ewc": {"strength": 10.0, "fisher_batch": 4},
     "hat": {"s_max": 10.0},  # hard masks may leave none of two channels
     "er": {"memory": 20},

@@ -112,7 +112,7 @@ def test_no_optimizer_moves_what_is_remembered(name: str, monkeypatch: pytest.Mo
         learn(method, data(), epochs=2)
         method.finish(0, data())
         if not exact:
-            monkeypatch.setattr(method.memory, "restore", lambda: None)
+            monkeypatch.setattr(method.projector, "restore", lambda: None)
         method.start(1)
         learn(method, data(1), epochs=2)
         worst = method.memory.verify(tolerance=10.0).worst

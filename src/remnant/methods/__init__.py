@@ -25,11 +25,13 @@ from .owm import OWM
 from .packnet import PackNet
 from .pgn import PGN
 from .rcl import RCL
+from .sgp import SGP
 from .si import SI
 from .space import SPACE
 
 _BUILT_IN = (
     GradientProjection,
+    SGP,
     Finetune,
     Multitask,
     SingleTask,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.optim import Optimizer
 
 from remnant.data import Split, Stream, Task
@@ -93,6 +94,7 @@ class Method(Stateful):
     freezes_norms = False  # whether norms are learnt in the first task only, as in the paper (Sec. 6)
     logits_recordable = True  # whether validation can be captured too, because `logits` follows the rules of `step`
     capacity = 1.0  # parameters in use, relative to the network that training started with
+    label_smoothing = 0.0  # the share of a label that goes to all classes evenly
     lr: Tensor  # a tensor, because captured steps must follow its changes
     network: Network
     optimizer_state: list[Tensor]
@@ -106,6 +108,9 @@ class Method(Stateful):
         self.device = next(network.parameters()).device
         self.task = 0
         self.uses_plain_sgd = True
+        self.own_tensors: dict[
+            str, dict[str, Tensor]
+        ] = {}  # task → tensors of the network that the task has for itself
         self.norms = [module for module in network.modules() if is_norm(module)] if self.freezes_norms else []
         self._make_optimizer: OptimizerFactory | None = None
         self._optimizer: Optimizer | None = None
@@ -159,7 +164,8 @@ class Method(Stateful):
 
     def logits(self, x: Tensor, task: int) -> Tensor:
         """Answers at test time."""
-        logits: Tensor = self.network(x, task)
+        own = self.own_tensors.get(str(task))
+        logits: Tensor = functional_call(self.network, own, (x, task)) if own else self.network(x, task)
         return logits
 
     # Each step is SGD with every layer's gradient multiplied by `layer_projections()[layer]`, a matrix that is constant
@@ -177,7 +183,7 @@ class Method(Stateful):
         return {}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self.network(x, self.task), y)
+        return F.cross_entropy(self.network(x, self.task), y, label_smoothing=self.label_smoothing)
 
     @property
     def parameters(self) -> list[nn.Parameter]:

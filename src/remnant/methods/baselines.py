@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from remnant.data import Split, Stream, Task
 from remnant.models import Network
@@ -26,29 +25,22 @@ class SingleTask(Method):
 
     name = "single-task"
     initial: dict[str, Tensor]
-    learnt: dict[str, dict[str, Tensor]]  # task → weights
 
     def __init__(self, network: Network, **options: Any) -> None:
         super().__init__(network, **options)
         self.keep("initial", dict(deepcopy(network.state_dict())), per_step=False, counted=False)
-        self.keep("learnt", {}, per_step=False)
+        self.keep("own_tensors", {}, per_step=False)
 
     def start(self, task: int) -> None:
         super().start(task)
         self.network.load_state_dict(self.initial)
 
     def finish(self, task: int, train: Split) -> None:
-        self.learnt[str(task)] = dict(deepcopy(self.network.state_dict()))
+        self.own_tensors[str(task)] = dict(deepcopy(self.network.state_dict()))
         self.refresh()
 
     def refresh(self) -> None:
-        self.capacity = float(len(self.learnt))
-
-    logits_recordable = True
-
-    def logits(self, x: Tensor, task: int) -> Tensor:
-        logits: Tensor = functional_call(self.network, self.learnt.get(str(task), {}), (x, task))
-        return logits
+        self.capacity = float(len(self.own_tensors))
 
 
 class Multitask(Method):

@@ -1,28 +1,34 @@
 """Gradient Projection Memory (Saha, Garg & Roy, 2021) as the paper trains it: SGD on projected gradients."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.memory import GPM, RANK_RULES, StepProjector, by_layer
+from remnant.memory import GPM, RANK_RULES, StepProjector, by_layer, is_norm
 from remnant.models import Network
-from remnant.options import Positive, choice, per_layer, threshold, whole
+from remnant.options import Positive, Share, choice, per_layer, threshold, whole
 
 from .base import Method
+
+NORMS = ("frozen", "own", "free")
 
 
 class GradientProjection(Method):
     """Steps along the part of the gradient that is orthogonal to the inputs of past tasks (Eq. 6–7).
 
     `threshold` is ε: a number, `{"start": ε₀, "step": δ}` for ε₀ + δ·t, or `{"layers": {pattern: ε}}`. Random `samples` of a
-    task represent it; `layer_samples` gives layers, by name pattern, fewer of them. `rank_rule` is "paper" for Eq. 5, or
-    "authors" for the count of the published scripts.
+    task represent it; `layer_samples` gives layers, by name pattern, fewer of them. `rank_rule` is "paper" for Eq. 5,
+    "authors" for the count of the published scripts, or "ranked" for TRGP's.
+
+    `task_norms` says what happens to norms: they are "frozen" after the first task, as in the paper; each task has its "own";
+    or all tasks train the same ones ("free"), which forgets.
     """
 
     name = "gpm"
+    ordered = False  # whether the memory keeps the order in which directions were added
     memory: GPM
 
     def __init__(
@@ -33,16 +39,23 @@ class GradientProjection(Method):
         samples: Positive = 300,
         layer_samples: Annotated[Mapping[str, int] | None, per_layer(whole(1))] = None,
         rank_rule: Annotated[str, choice(RANK_RULES)] = "paper",
+        task_norms: Annotated[str, choice(NORMS)] = "frozen",
+        label_smoothing: Share = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
         self.samples, self.layer_samples = samples, layer_samples
+        self.has_own_norms, self.label_smoothing = task_norms == "own", label_smoothing
+        if label_smoothing:
+            self.fast_form = None  # it has the plain loss
         # Heads of single tasks are free; a shared head is a layer like the others (Sec. 6).
         exclude = ["heads.*"] if network.multi_head else []
-        memory = GPM(network, threshold, exclude=exclude, rank_rule=rank_rule)
+        norm = "freeze" if task_norms == "frozen" else "free"
+        memory = GPM(network, threshold, exclude=exclude, norm=norm, rank_rule=rank_rule, recall=self.ordered)
         if layer_samples:  # refuses unknown layers before training
             by_layer(layer_samples, memory.subspaces, "layer_samples")
         self.keep("memory", memory)
+        self.keep("own_tensors", {}, per_step=False)
         self.projector = StepProjector(memory)
 
     @property
@@ -51,16 +64,23 @@ class GradientProjection(Method):
         frozen = set(self.projector.frozen_parameters)
         return [p for p in super().parameters if p not in frozen]
 
-    fast_form = "projected-sgd"
+    fast_form: str | None = "projected-sgd"
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
-        with self.projector.through_inputs(len(x)):
-            loss = self.loss(x, y)
-            gradients = self.projector.project(self.gradients(loss))
+        loss, gradients = self.projected(lambda: self.loss(x, y), len(x))
         self.apply_gradients(gradients)
+        return loss
+
+    def projected(self, loss: Callable[[], Tensor], rows: int) -> tuple[Tensor, dict[Tensor, Tensor]]:
+        """Returns the loss of a batch of `rows` rows and its projected gradient (Eq. 6–7)."""
+        with self.projector.through_inputs(rows):
+            value = loss()
+            return value.detach(), self.projector.project(self.gradients(value))
+
+    def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
+        super().apply_gradients(gradients)
         if not self.uses_plain_sgd:
             self.projector.restore()  # the step of another optimiser is no multiple of the projected gradient
-        return loss.detach()
 
     def layer_projections(self) -> dict[str, Tensor]:
         return self.projector.layer_projections()
@@ -75,10 +95,19 @@ class GradientProjection(Method):
         self.memory.consolidate(
             [train.x[chosen]], layer_samples=self.layer_samples, forward=lambda network, x: network(x, task)
         )
+        if self.has_own_norms:
+            self.keep_norms(task)
+
+    def keep_norms(self, task: int) -> None:
+        """Keeps the task's norms. The next task starts with them."""
+        norms = {name: norm for name, norm in self.network.named_modules() if is_norm(norm)}
+        tensors = {f"{name}.{key}": value for name, norm in norms.items() for key, value in norm.state_dict().items()}
+        self.own_tensors[str(task)] = {name: tensor.clone() for name, tensor in tensors.items()}
 
     @property
     def nbytes(self) -> int:
-        return self.memory.report().nbytes
+        own = sum(tensor.nbytes for tensors in self.own_tensors.values() for tensor in tensors.values())
+        return self.memory.report().nbytes + own
 
     def ranks(self) -> dict[str, list[int]]:
         return {layer.name: list(layer.added) for layer in self.memory.report().layers}

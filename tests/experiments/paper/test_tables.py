@@ -14,6 +14,7 @@ from remnant.experiments.runs import RunFolder, RunResult
 from remnant.options import OptionError
 
 # Typed from the appendix's table, column "1 Epoch": acc, acc_sd, bwt, bwt_sd.
+SUCCESSORS = ("pmnist", "split-cifar100", "five-datasets", "cifar100-superclass", "split-tinyimagenet")
 ONE_EPOCH = {
     "ogd": (85.18, 0.29, -0.06, 0.00),
     "owm": (90.55, 0.15, -0.01, 0.00),
@@ -85,6 +86,7 @@ def test_the_tables_have_the_rows_of_the_paper() -> None:
                     for method in ("si", "mas", "packnet", "space", "gem", "mega-i", "mega-ii", "icarl")
                 ),
             ],
+            "successors": [(benchmark, "sgp") for benchmark in SUCCESSORS],
         }
     )
 

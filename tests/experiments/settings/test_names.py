@@ -15,7 +15,7 @@ from remnant.options import OptionError
     ("benchmark", "method", "protocol", "says"),
     [
         ("pmnst", "gpm", "paper", r"No benchmark called 'pmnst'. Did you mean 'pmnist'\?"),
-        ("pmnist", "gmp", "paper", r"No method called 'gmp'. Did you mean 'gpm'\?"),
+        ("pmnist", "gpmm", "paper", r"No method called 'gpmm'. Did you mean 'gpm'\?"),
         (
             "mnist-incremental",
             "single-task",

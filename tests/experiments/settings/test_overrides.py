@@ -151,7 +151,7 @@ def test_another_network_starts_from_its_own_defaults(swapped: bool) -> None:
         ("lr=2021-05-03", "lr takes a number"),
         ("samples=0", "samples takes a whole number from 1 to 1,000,000."),
         ("samples=1.5", "samples takes a whole number"),
-        ("rank_rule=author", "rank_rule takes 'paper' or 'authors'."),
+        ("rank_rule=author", "rank_rule takes 'paper' or 'authors' or 'ranked'."),
         ("threshold=1.5", "threshold takes a number above 0 and up to 1, {start = …, step = …}"),
         ("threshold=none", "threshold takes"),
         ("threshold.value=1.5", "threshold.value takes a number above 0 and up to 1."),
