@@ -182,7 +182,10 @@ def sweep(
 
 @app.command()
 def reproduce(
-    table: Annotated[str, Argument(help="table1a, table1b, table2, table3, single-epoch, class-incremental, related, successors or all.")],
+    table: Annotated[
+        str,
+        Argument(help="table1a, table1b, table2, table3, single-epoch, class-incremental, related, successors or all."),
+    ],
     methods: Annotated[str, Option(help="Only these methods, separated by commas.")] = "",
     benchmarks: Annotated[str, Option(help="Only these benchmarks, separated by commas.")] = "",
     seeds: Seeds = "5",
