@@ -63,3 +63,105 @@ def test_few_small_steps_of_plain_sgd_raise_no_alarm(lr: float, steps: int) -> N
     for seed in range(20):
         memory, x = trained("sgd", torch.float32, lr, steps, seed)
         memory.verify(x)
+
+
+OLD = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)) @ torch.ones(2, 20).cumsum(1)
+NEW = torch.randn(30, 20, generator=torch.Generator().manual_seed(2)) + 1
+
+
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor = NEW, steps: int = 10) -> None:
+    model.train()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threshold", [1.0, 0.999])
+def test_a_head_of_zeros_raises_no_alarm(
+    dtype: torch.dtype, threshold: float, recwarn: pytest.WarningsRecorder
+) -> None:
+    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 3)).to(dtype)
+    nn.init.zeros_(model[2].weight)
+    nn.init.zeros_(model[2].bias)
+    memory = GPM(model, threshold=threshold)
+    memory.consolidate(OLD.to(dtype))
+    learn(model, memory.attach(torch.optim.AdamW(model.parameters(), lr=0.01)), NEW.to(dtype))
+    assert memory.verify().tasks[0].drift is None
+    assert not recwarn.list
+
+
+def test_biases_that_are_free_by_choice_stay_so_when_the_model_is_frozen() -> None:
+    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 3))
+    memory = GPM(model, bias="free")
+    memory.consolidate(OLD)
+    learn(model, memory.attach(torch.optim.AdamW(model.parameters(), lr=0.01)))
+    model.requires_grad_(False)
+    memory.verify()
+
+
+class Meter(nn.Module):
+    """Keeps a running mean of its outputs, which `read` adds to them."""
+
+    def __init__(self, read: bool) -> None:
+        super().__init__()
+        self.net, self.read = nn.Linear(20, 3), read
+        self.register_buffer("mean", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.net(x)
+        if self.training:
+            self.mean.lerp_(y.detach().mean(0), 0.1)
+        return y + self.mean if self.read else y
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_only_a_buffer_that_an_output_reads_turns_verify_red(read: bool) -> None:
+    model = Meter(read)
+    memory = GPM(model, threshold=1.0)
+    memory.consolidate(OLD)
+    learn(model, memory.attach(torch.optim.SGD(model.parameters(), lr=0.01)))
+    if read:
+        with pytest.raises(LeakError, match="'mean'"):
+            memory.verify()
+    else:
+        memory.verify()
+
+
+def test_buffers_are_held_fixed_although_no_step_has_moved_them_yet() -> None:
+    model = Meter(read=True)
+    memory = GPM(model, threshold=1.0, unsupported="freeze")
+    memory.consolidate(OLD)
+    learn(model, memory.attach(torch.optim.SGD(model.parameters(), lr=0.01)))
+    memory.verify()
+
+
+class Experts(nn.Module):
+    """The first expert takes all examples from the second step on; an auxiliary head takes part in training only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts, self.out = nn.ModuleList(nn.Linear(20, 6) for _ in range(3)), nn.Linear(6, 3)
+        self.auxiliary, self.first = nn.Linear(6, 3), True
+
+    def forward(self, x: Tensor) -> Tensor:
+        choice = torch.arange(len(x)) % 3 if self.first else torch.zeros(len(x)).long()
+        h = x.new_zeros(len(x), 6)
+        for number, expert in enumerate(self.experts):
+            h = h.index_put(((choice == number).nonzero()[:, 0],), expert(x[choice == number]))
+        return self.out(h) + self.auxiliary(h) if self.training else torch.as_tensor(self.out(h))
+
+
+def test_trained_layers_that_no_example_reaches_any_more_are_mentioned_and_not_refused() -> None:
+    model = Experts()
+    memory = GPM(model, threshold=1.0)
+    optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=0.01))
+    learn(model, optimizer, OLD, steps=1)
+    model.first = False
+    with pytest.warns(UserWarning, match=r"no inputs of 'experts\.1', 'experts\.2', 'auxiliary'"):
+        memory.consolidate(OLD)
+    before = model.eval()(OLD).detach()
+    learn(model, optimizer)
+    assert float((model.eval()(OLD) - before).detach().norm() / before.norm()) < 1e-5
+    memory.verify()
