@@ -119,6 +119,8 @@ def test_runs_a_network_of_ones_own() -> None:
     (folder,) = made(*re.findall(r"--set (\S+)", command), *QUICK)
     assert "permuted-digits gpm" in command
     assert result(folder)["parameters"] == 64 * 50 + 50 + 50 * 10
+    network = execute(code, "my_net")["Tanh"]((8, 8), 10)
+    assert [units.count for units in network.wiring()] == [100]
 
 
 def test_the_stream_of_ones_own_takes_its_seed_and_its_option() -> None:

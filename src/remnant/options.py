@@ -208,7 +208,7 @@ ANYTHING = Kind(
 )
 PLAIN = {
     bool: Kind("true or false", lambda value: isinstance(value, bool)),
-    int: whole(),
+    int: Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
     float: replace(number(-sys.float_info.max, sys.float_info.max), words="a number"),
     str: Kind("a word", lambda value: isinstance(value, str)),
 }

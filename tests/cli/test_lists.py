@@ -32,6 +32,10 @@ def test_a_list_has_every_name(command: str, registry: dict[str, object]) -> Non
     assert first_column == sorted(registry)
 
 
+def test_a_bare_list_has_all_of_them() -> None:
+    assert listed() == listed("methods") + listed("models") + listed("benchmarks")
+
+
 def test_entry_points_are_listed_also_if_they_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "plug-1.0.dist-info"
     folder.mkdir()

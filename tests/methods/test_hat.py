@@ -20,7 +20,7 @@ from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.methods.hat import HAT, clipped
 from remnant.methods.parts.partial import masked
-from remnant.models import Network, Units, build, chain
+from remnant.models import Network, Units, build, linear_chain
 from remnant.options import OptionError
 
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -337,7 +337,9 @@ def test_one_head_for_all_tasks_is_refused() -> None:
 
 
 def test_a_benchmark_with_one_head_says_why_it_has_no_hat() -> None:
-    with pytest.raises(OptionError, match=r"pmnist has no method 'hat'. hat must be told the task.* pmnist has: .*gpm"):
+    with pytest.raises(
+        OptionError, match=r"hat cannot run on pmnist. hat must be told the task.* `remnant list methods`"
+    ):
         resolve("pmnist", "hat")
 
 
@@ -361,7 +363,7 @@ class Silent(Network):
 
 class Forgetful(Silent):
     def wiring(self) -> list[Units]:
-        return chain((self.layer, None, self.layer))
+        return linear_chain((self.layer, None, self.layer))
 
 
 def test_a_network_that_does_not_say_how_it_is_wired_is_refused() -> None:

@@ -1,16 +1,30 @@
 """`remnant list`: tables of methods, benchmarks, models and settings."""
 
 import inspect
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from remnant.errors import UserError
+from remnant.registry import Registry
 
 from .app import print_text
 
-listing = typer.Typer(help="List methods, benchmarks, models and settings.", no_args_is_help=True)
+listing = typer.Typer(help="List methods, benchmarks, models and settings.", invoke_without_command=True)
+
+
+@listing.callback()
+def list_all(context: typer.Context) -> None:
+    """List the methods, networks and benchmarks.
+
+    Example: remnant list
+    """
+    if context.invoked_subcommand is None:
+        list_methods()
+        list_models()
+        list_benchmarks()
 
 
 @listing.command("methods")
@@ -21,7 +35,7 @@ def list_methods() -> None:
     """
     from remnant.methods import METHODS
 
-    _print([{"method": name, "what it does": _summary(METHODS, name)} for name in sorted(METHODS)])
+    _print([{"method": name, "what it is": _title(METHODS, name)} for name in sorted(METHODS)])
 
 
 @listing.command("models")
@@ -58,7 +72,10 @@ def list_benchmarks() -> None:
 @listing.command("settings")
 def list_settings(
     method: Annotated[str, typer.Argument(help="A method (remnant list methods), or path/to/file.py:Name.")],
-    benchmark: Annotated[str | None, typer.Option(help="Show its values. Default: those for your own data.")] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(help="Show the values for this benchmark. Without it, shows those for your own streams."),
+    ] = None,
 ) -> None:
     """List every setting that --set can change, and what the method and its training do with them.
 
@@ -72,6 +89,14 @@ def list_settings(
     _print([{"--set": row.key, "value": row.value, "allowed": row.allowed, "from": row.source} for row in rows])
     for name, owner in ((method, METHODS[method]), ("training", Schedule)):
         print_text(f"\n{name}: {inspect.getdoc(owner) or ''}")
+
+
+def _title(methods: Registry[Any], name: str) -> str:
+    """Returns the first line of the module of a built-in method, which names its paper, if it has no other method."""
+    modules = [method.__module__ for method in methods.data.values()]
+    if name not in methods.data or modules.count(methods[name].__module__) > 1:
+        return _summary(methods, name)
+    return (sys.modules[methods[name].__module__].__doc__ or "").partition("\n")[0]
 
 
 def _summary(registry: Mapping[str, Any], name: str) -> str:

@@ -1,7 +1,7 @@
 """The paper's networks, by class and by name."""
 
 from .feedforward import MLP, AlexNet, LeNet
-from .network import MODELS, Maker, Network, Units, build, chain
+from .network import MODELS, Maker, Network, Units, build, linear_chain
 from .parts import ReluDropout
 from .resnet import ResNet18
 from .vae import VAE
@@ -20,5 +20,5 @@ __all__ = [
     "ResNet18",
     "Units",
     "build",
-    "chain",
+    "linear_chain",
 ]

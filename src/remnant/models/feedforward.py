@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from remnant.options import Positive, Share, kind_of, whole
 
-from .network import Network, Units, chain
+from .network import Network, Units, linear_chain
 from .parts import Norm, ReluDropout, features_after, image_channels, norm_after
 
 Init = Literal["kaiming_uniform", "pytorch"]
@@ -39,7 +39,7 @@ class MLP(Network):
         return x
 
     def wiring(self) -> list[Units]:
-        return chain(*((layer, None, layer) for layer in self.hidden if isinstance(layer, nn.Linear)))
+        return linear_chain(*((layer, None, layer) for layer in self.hidden if isinstance(layer, nn.Linear)))
 
 
 class LeNet(Network):
@@ -82,7 +82,7 @@ class LeNet(Network):
         return F.relu(self.fc2(F.relu(self.fc1(x.flatten(1)))))
 
     def wiring(self) -> list[Units]:
-        return chain(*((layer, None, layer) for layer in (self.conv1, self.conv2, self.fc1, self.fc2)))
+        return linear_chain(*((layer, None, layer) for layer in (self.conv1, self.conv2, self.fc1, self.fc2)))
 
 
 class AlexNet(Network):
@@ -135,7 +135,7 @@ class AlexNet(Network):
         return x
 
     def wiring(self) -> list[Units]:
-        return chain(
+        return linear_chain(
             (self.conv1, self.norm1, self.active1),
             (self.conv2, self.norm2, self.active2),
             (self.conv3, self.norm3, self.active3),

@@ -120,7 +120,7 @@ class Units:
         return int(self.made_by[0].layer.weight.shape[0])
 
 
-def chain(*layers: tuple[nn.Linear | nn.Conv2d, nn.Module | None, nn.Module]) -> list[Units]:
+def linear_chain(*layers: tuple[nn.Linear | nn.Conv2d, nn.Module | None, nn.Module]) -> list[Units]:
     """The wiring of layers that read one another in turn: each with its norm or None, and the module of its units."""
     units: list[Units] = []
     for layer, norm, at in layers:

@@ -20,7 +20,7 @@ from remnant.options import OptionError
             "mnist-incremental",
             "single-task",
             "paper",
-            r"no method 'single-task'. A network .* finetune, .*gpm, multitask",
+            r"single-task cannot run on mnist-incremental. A network .* `remnant list methods`",
         ),
         ("pmnist", "hat", "paper", "hat must be told the task at test time"),
         ("pmnist", "gpm", "insane", "^--protocol insane: write paper or sane"),

@@ -118,6 +118,11 @@ def test_samples_of_the_recipes_layers_do_not_follow_to_another_network() -> Non
     assert resolve("split-cifar100", "gpm", [other, "layer_samples={stem=9}"]).options["layer_samples"] == {"stem": 9}
 
 
+def test_thresholds_of_the_recipes_layers_do_not_follow_to_another_network() -> None:
+    assert "threshold" not in resolve("pmnist", "gpm", ["network.name=lenet"]).options  # so its default counts
+    assert "start" in resolve("split-cifar100", "gpm", ["network.name=resnet18"]).options["threshold"]
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_another_network_starts_from_its_own_defaults(swapped: bool) -> None:
     overrides = ["network.name=resnet18", "network.stem_stride=2"]

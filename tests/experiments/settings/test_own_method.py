@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from torch import Tensor
 
 from remnant.data import Stream
 from remnant.experiments.settings import describe, recipe, resolve
@@ -54,6 +55,12 @@ class Own(Method):
     def __init__(self, network: Network, *, strength: float = 0.5, **options: Any) -> None:
         super().__init__(network, **options)
         self.strength = strength
+
+
+class OwnNetwork(Network):
+    def __init__(self, input_shape: Any, classes: Any, *, units: int = 3) -> None: ...
+
+    def features(self, x: Tensor) -> Tensor: ...  # type: ignore[empty-body]
 
 
 def own_stream(seed: int, *, depth: Annotated[int, whole(1, 9)] = 2) -> Stream: ...  # type: ignore[empty-body]
@@ -146,6 +153,7 @@ def test_methods_and_streams_as_python_objects(monkeypatch: pytest.MonkeyPatch) 
     assert resolve(own_stream, "gpm", ["stream.depth=3"]).stream == {"depth": 3}
     with pytest.raises(OptionError, match=r"stream.depth takes a whole number from 1 to 9"):
         resolve(own_stream, "gpm", ["stream.depth=30"])
+    assert resolve("pmnist", "gpm", ["network.units=9"], network=OwnNetwork).network["name"].endswith(":OwnNetwork")
 
 
 def test_entry_points_are_methods_streams_and_networks_like_the_built_in(

@@ -74,7 +74,7 @@ def _most_special_first(value: Any) -> Any:
 
 
 class Setting(NamedTuple):
-    """One line of `remnant list settings`: `--set key=value` would change nothing. `source` says where the value is from."""
+    """One row of `remnant list settings`, with the value that the setting has now. `source` says where it is from."""
 
     key: str
     value: str
@@ -87,6 +87,7 @@ def resolve(
     method: str | type[Method],
     overrides: Sequence[str] = (),
     protocol: str = "paper",
+    network: str | type[Network] | None = None,
 ) -> Settings:
     """Returns the settings of a method on a benchmark.
 
@@ -95,6 +96,7 @@ def resolve(
         method: a method's name, `path/to/file.py:MyMethod`, or the class itself.
         overrides: changes as `--set` takes them: `lr=0.1`, `training.epochs=1`, `optimizer=adamw`.
         protocol: "paper", or "sane" for running statistics and Eq. 5.
+        network: another network than the recipe's: its name, `path/to/file.py:Net`, or the class itself.
 
     Raises:
         OptionError: for an unknown name, an unknown setting, a value that a setting does not take, or overrides that
@@ -105,6 +107,8 @@ def resolve(
     """
     stream = benchmark if isinstance(benchmark, str) else BENCHMARKS.name_of(benchmark)
     draft = _Draft(recipe(stream, protocol), method if isinstance(method, str) else METHODS.name_of(method))
+    if network is not None:
+        overrides = [f"network.name={MODELS.name_of(network)}", *overrides]
     if overrides:
         draft.apply(overrides)
     return draft.settings(protocol)
@@ -180,7 +184,9 @@ class _Draft:
         self.values[f"{section}.name"] = name
         if section == "network":
             for key, (kind, default) in self.sections["options"].options.items():
-                if kind.forms == (("*",),) and default is None:  # a table of layers that the new network does not have
+                value = self.values.get(key)
+                per_layer = kind.forms == (("*",),) and default is None
+                if per_layer or (isinstance(value, dict) and "layers" in value):  # the new network has other layers
                     self.values.pop(key, None)
         self.stated = set(self.values)
 
@@ -226,8 +232,9 @@ def _method_options(base: Recipe, method: str) -> dict[str, Option]:
     if found.needs_task and not any(METHODS[other].needs_task for other in base.methods if other in METHODS):
         reason = f"{method} must be told the task at test time: it runs on streams with a head per task."
     if reason:
-        there = ", ".join(sorted(base.methods))
-        raise OptionError(f"{base.benchmark} has no method '{method}'. {reason} {base.benchmark} has: {there}.")
+        raise OptionError(
+            f"{method} cannot run on {base.benchmark}. {reason} `remnant list methods` shows all methods."
+        )
     options = options_of(found)
     if "lr" not in options:
         raise OptionError(
