@@ -94,6 +94,17 @@ def test_one_bf16_branch_does_not_hide_a_leak_elsewhere(side: Callable[[], nn.Mo
         GPM(Net(narrow, side=side())).consolidate(OLD)
 
 
+def autocast(m: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        h = torch.tanh(m.body(x))
+        return torch.as_tensor(m.out(h) + F.linear(h.square(), m.out.weight))
+
+
+def test_the_rounding_of_autocast_does_not_hide_a_leak() -> None:
+    with pytest.raises(ConsolidationError, match="'out'"):
+        GPM(Net(autocast)).consolidate(OLD)
+
+
 def test_a_bf16_branch_alone_is_no_leak() -> None:
     model = Net(lambda m, x: (plain(m, x), m.deep(m.side(x.bfloat16())).float().softmax(-1)), side=nn.Linear(20, 64))
     model.side.bfloat16()

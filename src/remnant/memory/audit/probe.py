@@ -45,6 +45,7 @@ class Probe:
         self.before: tuple[list[Tensor], set[nn.Module]] | None = None  # the outputs for the examples, and their path
         types = {torch.finfo(weight.view.weight.dtype).eps for weight in self._weights}
         self._finest, self._coarsest = min(types, default=0.0), max(types, default=0.0)  # eps; also of modules' outputs
+        self._finest_rounding = (ROUNDINGS if self._finest < 1e-6 else NARROW_ROUNDINGS) * self._finest
         self._jitters = False
         self.inconclusive = ""  # the reason, if nothing could be tested
 
@@ -140,7 +141,10 @@ class Probe:
                     larger[weight.view.weight] = unseen[weight.view.weight].clone()
                     weight.change_among(larger, partial(_beside_used, weight, rows[weight]))
             unseen = larger
-            together, rounding = moved_by(unseen, testable), 3 * LARGER * rounding
+            together = moved_by(unseen, testable)
+            rounding = (3 * rounding).clamp(
+                min=3 * LARGER * self._finest_rounding
+            )  # that of narrow outputs hardly grows
         if before and bool((together <= rounding).all()):
             return {}, untested
         noise = relative_changes(before, self.outputs(batch))
@@ -170,7 +174,7 @@ class Probe:
     @torch.no_grad()
     def allowed(self, before: list[Tensor], batch: Any = None) -> Tensor:
         """How far rounding alone may move each output. Where types differ, rounding errors show which outputs they reach."""
-        fine = (ROUNDINGS if self._finest < 1e-6 else NARROW_ROUNDINGS) * self._finest
+        fine = self._finest_rounding
         if self._coarsest <= self._finest or not before:
             return torch.full((len(before),), fine)
         coarse = [p for p in self.model.parameters() if p.is_floating_point() and _eps(p) > self._finest]
@@ -195,14 +199,13 @@ class Probe:
         def after(module: nn.Module, args: Any, output: Any) -> Any:
             running.pop()
             self.path.update([module] if any(True for _ in module.parameters(recurse=False)) else [])
-            if not running:
-                outputs.append(output)
             types = {torch.finfo(x.dtype).eps for x in all_tensors(output, set()) if x.is_floating_point()}
             self._coarsest = max(self._coarsest, *types, 0.0)
-            jitters = (
-                self._jitters and isinstance(output, Tensor | list | tuple) and max(types, default=0.0) > self._finest
-            )
-            return map_tensors(output, lambda x: _jittered(x) if _eps(x) > self._finest else x) if jitters else None
+            if self._jitters and isinstance(output, Tensor | list | tuple):
+                output = map_tensors(output, lambda x: _jittered(x) if _eps(x) > self._finest else x)
+            if not running:
+                outputs.append(output)
+            return output
 
         devices = [self._device] if self._device.type == "cuda" else []
         with ExitStack() as stack:
