@@ -132,7 +132,7 @@ class Probe:
                     value.copy_(value.double() + part.part_of(changes[part.parameter]))
                 return relative_changes(before, self.outputs(batch))
 
-        together, rounding = moved_by(unseen, testable), self.allowed(before, batch)
+        together, rounding, fine = moved_by(unseen, testable), self.allowed(before, batch), self._finest_rounding
         if before and bool((together <= rounding).all()) and change is None and testable:
             # A larger change also shows choices. It rounds more.
             free, larger = ({p: LARGER * x for p, x in changes.items()} for changes in (free, unseen))
@@ -141,10 +141,8 @@ class Probe:
                     larger[weight.view.weight] = unseen[weight.view.weight].clone()
                     weight.change_among(larger, partial(_beside_used, weight, rows[weight]))
             unseen = larger
-            together = moved_by(unseen, testable)
-            rounding = (3 * rounding).clamp(
-                min=3 * LARGER * self._finest_rounding
-            )  # that of narrow outputs hardly grows
+            together, fine = moved_by(unseen, testable), 3 * LARGER * fine
+            rounding = (3 * rounding).clamp(min=fine)  # that of narrow outputs hardly grows
         if before and bool((together <= rounding).all()):
             return {}, untested
         noise = relative_changes(before, self.outputs(batch))
@@ -161,7 +159,7 @@ class Probe:
             for p in moving
         ]
         moved, whole = (sqrt(sum(column)) for column in zip(*squares, strict=True))
-        allowed = torch.maximum(10 * noise, rounding * (reaction * max(1.0, whole / max(moved, 1e-12))).clamp(min=1))
+        allowed = torch.maximum(10 * noise, rounding).maximum(fine * reaction * max(1.0, whole / max(moved, 1e-12)))
         alone = {weight: moved_by(unseen, [weight]) for weight in testable if bool((together > allowed).any())}
         found = {weight: float(by[by > allowed].max()) for weight, by in alone.items() if bool((by > allowed).any())}
         return found or dict.fromkeys(alone, float(together.max())), untested
