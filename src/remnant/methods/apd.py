@@ -34,10 +34,10 @@ class Decomposed:
         v = shared.new_zeros(tasks, len(shared), *(1 for _ in shared.shape[1:]))
         return cls(shared, nn.Parameter(tau), nn.Parameter(v), torch.zeros_like(tau))
 
-    def first(self, tasks: int) -> Self:
-        """The first rows, as parameters that share memory with all rows. The other rows take no part in training yet."""
-        tau, v = (nn.Parameter(p.detach()[:tasks]) for p in (self.tau, self.v))
-        return replace(self, tau=tau, v=v, group=self.group[:tasks])
+    def rows(self, chosen: slice | int) -> Self:
+        """Some rows, as parameters that share memory with all rows. Other rows take no part in training."""
+        tau, v = (nn.Parameter(p.detach()[chosen]) for p in (self.tau, self.v))
+        return replace(self, tau=tau, v=v, group=self.group[chosen])
 
     def only(self, task: int, smallest: float) -> Self:
         """One row. Entries of τ up to `smallest` are zero."""
@@ -45,7 +45,7 @@ class Decomposed:
 
     def weights(self) -> Tensor:
         """θ_j = W·σ(v_j) + τ_j, with the group's values as a part of τ_j."""
-        return self.shared * torch.sigmoid(self.v) + self.group + self.tau
+        return torch.addcmul(self.tau, self.shared, torch.sigmoid(self.v)) + self.group
 
 
 class APD(Growing):
@@ -90,23 +90,25 @@ class APD(Growing):
         self.keep("groups", [each.group for each in self.decomposed.values()], per_step=False)
         self.keep("before", [], per_step=False, counted=False)
         self.keep("grouped", 0)
-        self.active = self._first(1)
+        self._divide(0)
         self.refresh()
 
-    def _first(self, tasks: int) -> dict[str, Decomposed]:
-        return {name: each.first(tasks) for name, each in self.decomposed.items()}
+    def _divide(self, task: int) -> None:
+        """Separates the rows of old tasks from the task's own: a slice in the loss would cost a whole tensor of zeros."""
+        self.old = {name: each.rows(slice(task)) for name, each in self.decomposed.items()}
+        self.own = {name: each.rows(task) for name, each in self.decomposed.items()}
 
     @torch.no_grad()
     def start(self, task: int) -> None:
-        self.active = self._first(task + 1)
-        self.before = [each.weights()[:task].clone() for each in self.active.values()]
-        for each in self.active.values():
-            each.tau[task].copy_(each.shared)
+        self._divide(task)
+        self.before = [each.weights() for each in self.old.values()]
+        for each in self.own.values():
+            each.tau.copy_(each.shared)
         super().start(task)
 
     def added(self) -> int:
         """The entries of τ and of the groups that are not zero, and v."""
-        learnt = self._first(self.learnt).values()
+        learnt = [each.rows(slice(self.learnt)) for each in self.decomposed.values()]
         return self.grouped + sum(int(each.tau.count_nonzero()) + each.v.numel() for each in learnt)
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
@@ -115,19 +117,21 @@ class APD(Growing):
     @property
     def parameters(self) -> list[nn.Parameter]:
         others = parameters_of(self.network.head_of(self.task), *(self.norms if self.task == 0 else ()))
-        decomposed = [p for each in self.active.values() for p in (each.shared, each.tau, each.v)]
+        decomposed = [p for each in self.own.values() for p in (each.shared, each.tau, each.v)]
+        if self.task > 0:
+            decomposed += [p for each in self.old.values() for p in (each.tau, each.v)]
         others_in_order = [p for p in self.network.parameters() if p in others and p.requires_grad]
         return [*decomposed, *others_in_order]  # type: ignore[list-item]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        weights = {name: each.weights() for name, each in self.active.items()}
-        own = {name: each[self.task] for name, each in weights.items()}
-        loss = F.cross_entropy(functional_call(self.network, own, (x, self.task)), y)
-        for each, now, before in zip(self.active.values(), weights.values(), self.before, strict=True):
-            small = [each.tau[self.task], each.v[self.task], *([each.shared] if self.task == 0 else ())]
+        weights = {name: each.weights() for name, each in self.own.items()}
+        loss = F.cross_entropy(functional_call(self.network, weights, (x, self.task)), y)
+        for each in self.own.values():
+            small = [each.tau, each.v, *([each.shared] if self.task == 0 else ())]
             loss = loss + self.sparsity * each.tau.abs().sum() + self.decay / 2 * sum(p.square().sum() for p in small)
-            if self.task > 0:
-                loss = loss + self.retention / 2 * (now[: self.task] - before).square().sum()
+        for each, before in zip(self.old.values() if self.task > 0 else (), self.before, strict=False):
+            moved = F.mse_loss(each.weights(), before, reduction="sum")
+            loss = loss + self.sparsity * torch.linalg.vector_norm(each.tau, 1) + self.retention / 2 * moved
         return loss
 
     logits_recordable = True
@@ -139,15 +143,13 @@ class APD(Growing):
 
     @torch.no_grad()
     def finish(self, task: int, train: Split) -> None:
-        for each in self.active.values():
+        tasks, self.before = task + 1, []
+        learnt = [each.rows(slice(tasks)) for each in self.decomposed.values()]
+        for each in learnt:
             each.tau.copy_(pruned(each.tau, self.sparsity))
-        self.before = []
-        tasks = task + 1
         if self.group_every and tasks % self.group_every == 0:
             groups = 2 * tasks // 5
-            self.grouped = sum(
-                regrouped(each.tau, each.group, groups, self.group_range) for each in self.active.values()
-            )
+            self.grouped = sum(regrouped(each.tau, each.group, groups, self.group_range) for each in learnt)
         super().finish(task, train)
 
 
