@@ -15,7 +15,7 @@ from remnant.methods import METHODS, OPTIMIZERS, Finetune, GradientProjection, M
 from remnant.models import Network, build
 from remnant.options import OptionError, options_of
 from remnant.training import EagerSteps, RandomState, run_to_completion
-from small_options import OPTIONS
+from small_options import OPTIONS, announced
 
 CASES: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
@@ -37,7 +37,7 @@ def network(classes: Any = (3, 3), **options: Any) -> Network:
 
 def learner(method: str, optimizer: str, lr: float = 0.01, **options: Any) -> Method:
     torch.manual_seed(0)
-    made = METHODS[method](network(), lr=lr, **OPTIONS.get(method, {}))
+    made = announced(METHODS[method](network(), lr=lr, **OPTIONS.get(method, {})))
     made.use_optimizer(optimizer, **(options or CASES[optimizer]))
     return made
 

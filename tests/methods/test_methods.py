@@ -17,7 +17,7 @@ from remnant.data import Split, Stream
 from remnant.memory import parse_threshold
 from remnant.methods import METHODS, Finetune, GradientProjection, Method, Multitask, SingleTask
 from remnant.models import Network, build
-from small_options import OPTIONS
+from small_options import OPTIONS, announced
 
 NETWORKS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "mlp": ((12,), {"hidden": (10, 9)}),
@@ -33,7 +33,7 @@ def network(kind: str = "mlp", classes: int | Sequence[int] = (3, 3), **options:
 
 
 def learner(method: str, net: Network, lr: float = 0.1) -> Method:
-    return METHODS[method](net, lr=lr, **OPTIONS.get(method, {}))
+    return announced(METHODS[method](net, lr=lr, **OPTIONS.get(method, {})))
 
 
 def data(shape: Sequence[int], count: int = 40, classes: int = 3, seed: int = 0) -> Split:

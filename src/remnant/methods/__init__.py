@@ -28,10 +28,12 @@ from .rcl import RCL
 from .sgp import SGP
 from .si import SI
 from .space import SPACE
+from .trgp import TRGP
 
 _BUILT_IN = (
     GradientProjection,
     SGP,
+    TRGP,
     Finetune,
     Multitask,
     SingleTask,

@@ -44,7 +44,7 @@ class GradientProjection(Method):
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
-        self.samples, self.layer_samples = samples, layer_samples
+        self.threshold, self.samples, self.layer_samples = threshold, samples, layer_samples
         self.has_own_norms, self.label_smoothing = task_norms == "own", label_smoothing
         if label_smoothing:
             self.fast_form = None  # it has the plain loss

@@ -86,7 +86,7 @@ def test_the_tables_have_the_rows_of_the_paper() -> None:
                     for method in ("si", "mas", "packnet", "space", "gem", "mega-i", "mega-ii", "icarl")
                 ),
             ],
-            "successors": [(benchmark, "sgp") for benchmark in SUCCESSORS],
+            "successors": [(benchmark, method) for benchmark in SUCCESSORS for method in ("sgp", "trgp")],
         }
     )
 

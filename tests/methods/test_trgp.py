@@ -1,0 +1,290 @@
+"""Trust region gradient projection: its formulas written out, what never moves, and the public code's faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from remnant.data import Split
+from remnant.experiments.execute import Plan, Progress, run
+from remnant.experiments.settings import resolve
+from remnant.memory import Subspace
+from remnant.methods.gpm import GradientProjection
+from remnant.methods.parts.scaled import ScaledLayer, adding
+from remnant.methods.trgp import TRGP
+from remnant.models import Network, build
+from small_options import announced
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full")
+HEADS = """
+import torch
+from remnant.data import Stream
+
+def stream(seed):
+    g = torch.Generator().manual_seed(seed)
+    x = [torch.randn(60, 6, generator=g) for _ in range(3)]
+    return Stream.from_arrays([(x, x[:, n : 2 * n + 2].argmax(1)) for n, x in enumerate(x)], test=0.3, valid=0.2)
+"""
+SHAPES = {"mlp": (12,), "alexnet": (3, 19, 19)}
+
+
+def network(kind: str = "mlp", classes: Any = (3, 3, 3), **options: Any) -> Network:
+    usual: dict[str, Any] = {"hidden": (10, 9)} if kind == "mlp" else {"width": 2, "dropout": (0.0, 0.0)}
+    return build(kind, input_shape=SHAPES[kind], classes=classes, seed=7, **{**usual, **options}).double()
+
+
+def data(kind: str = "mlp", seed: int = 0) -> Split:
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(40, *SHAPES[kind], generator=g, dtype=torch.float64)
+    if kind == "mlp":
+        x[:, 6:] *= 0.2
+    return Split.of(x, torch.randint(0, 3, (40,), generator=g))
+
+
+def trgp(net: Network, kind: str = "mlp", **options: Any) -> TRGP:
+    given = {"lr": 0.125, "threshold": {"value": 0.8}, "samples": 1000, "trust": 0.1, **options}
+    return announced(TRGP(net, **given), *(data(kind, task) for task in range(3)))
+
+
+def train(method: Any, split: Split) -> None:
+    for part in torch.arange(40).split(8):
+        method.step(split.x[part], split.y[part])
+
+
+def learn(method: Any, tasks: int, kind: str = "mlp") -> None:
+    for task in range(tasks):
+        method.start(task)
+        train(method, data(kind, task))
+        method.finish(task, data(kind, task))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layer", [nn.Linear(5, 4), nn.Conv2d(3, 4, 2, stride=2, padding=1)])
+def test_a_scaled_layer_computes_with_its_weight_and_the_change(layer: Any, bias: bool) -> None:
+    layer = layer.double()
+    if not bias:
+        layer = type(layer)(5, 4, bias=False) if isinstance(layer, nn.Linear) else nn.Conv2d(3, 4, 2, bias=False)
+        layer = layer.double()
+    scaled = ScaledLayer.of(layer)
+    assert scaled is not None
+    W = scaled.matrix(list(layer.parameters())).detach()
+    B = torch.linalg.qr(torch.randn(W.shape[1], 3, dtype=torch.float64))[0]
+    D = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(6, 5, dtype=torch.float64) if isinstance(layer, nn.Linear) else torch.randn(6, 3, 5, 5).double()
+    with adding({scaled: scaled.addition([(B, D), (B, D)])}):
+        output = layer(x)
+    whole = W + 2 * W @ B @ D @ B.T
+    with torch.no_grad():
+        layer.weight.copy_(whole[:, : scaled.view.inputs].reshape(layer.weight.shape))
+        if bias:
+            layer.bias.copy_(whole[:, -1])
+    torch.testing.assert_close(output, layer(x))
+    assert all(g.abs().sum() > 0 for g in torch.autograd.grad(output.square().sum(), [D]))
+
+
+class SlowTRGP:
+    """Written out for an MLP with heads: W_eff as a matrix, autograd through all of it, numpy's SVDs."""
+
+    def __init__(self, net: Any, lr: float, threshold: float, trust: float) -> None:
+        self.net, self.lr, self.threshold, self.trust = net, lr, threshold, trust
+        self.M = [np.zeros((layer.in_features, 0)) for layer in net.hidden]
+        self.B: list[list[Any]] = []  # task → layer
+        self.Q: list[list[list[tuple[Tensor, Tensor]]]] = []  # task → layer → (B, Q)
+
+    def weights(self, task: int) -> list[Tensor]:
+        found = []
+        for layer, pairs in zip(self.net.hidden, self.Q[task], strict=True):
+            W = layer.weight
+            found.append(W + sum(W @ B @ (Q - torch.eye(len(Q))) @ B.T for B, Q in pairs))
+        return found
+
+    def logits(self, x: Tensor, task: int) -> Tensor:
+        for W in self.weights(task):
+            x = F.relu(x @ W.T)
+        out: Tensor = self.net.heads[task](x)
+        return out
+
+    def start(self, task: int, split: Split) -> None:
+        own = [layer.weight for layer in self.net.hidden]
+        gradients = torch.autograd.grad(F.cross_entropy(self.net(split.x, task), split.y), own)
+        self.Q.append([])
+        for n, g in enumerate(gradients):
+            parts = {j: float((g @ B[n] @ B[n].T).norm()) for j, B in enumerate(self.B)}
+            best = sorted(parts, key=lambda j: -parts[j])[:2]
+            trusted = [j for j in best if parts[j] > self.trust * float(g.norm())]
+            Bs = [self.B[j][n] for j in trusted]
+            self.Q[-1].append([(B, torch.eye(B.shape[1], dtype=torch.float64, requires_grad=True)) for B in Bs])
+
+    def step(self, x: Tensor, y: Tensor, task: int) -> None:
+        own = [layer.weight for layer in self.net.hidden]
+        free = [self.net.heads[task].weight, *(Q for pairs in self.Q[task] for _, Q in pairs)]
+        gradients = torch.autograd.grad(F.cross_entropy(self.logits(x, task), y), [*own, *free])
+        with torch.no_grad():
+            for n, (parameter, gradient) in enumerate(zip([*own, *free], gradients, strict=True)):
+                if n < len(own):
+                    M = torch.from_numpy(self.M[n])
+                    gradient = gradient - gradient @ M @ M.T
+                parameter -= self.lr * gradient
+
+    @torch.no_grad()
+    def finish(self, x: Tensor, task: int) -> None:
+        bases = []
+        for n, W in enumerate(self.weights(task)):
+            R, M = x.T.numpy(), self.M[n]
+            U, sigma, _ = np.linalg.svd(R - M @ M.T @ R, full_matrices=False)
+            energies = np.concatenate([((R.T @ M) ** 2).sum(axis=0), sigma**2])
+            order = np.argsort(-energies, kind="stable")
+            count = int((np.cumsum(energies[order]) < self.threshold * (R**2).sum()).sum()) + 1
+            all_directions = np.hstack([M, U])
+            bases.append(torch.from_numpy(all_directions[:, sorted(order[:count])].copy()))
+            self.M[n] = np.hstack([M, U[:, [i - M.shape[1] for i in sorted(order[:count]) if i >= M.shape[1]]]])
+            x = F.relu(x @ W.T)
+        self.B.append(bases)
+
+
+def test_it_is_the_algorithm_written_out() -> None:
+    ours, theirs = network(), network()
+    method, slow = trgp(ours), SlowTRGP(theirs, 0.125, 0.8, 0.1)
+    for task in range(3):
+        split = data(seed=task)
+        method.start(task)
+        slow.start(task, split)
+        for part in torch.arange(40).split(8):
+            method.step(split.x[part], split.y[part])
+            slow.step(split.x[part], split.y[part], task)
+        method.finish(task, split)
+        slow.finish(split.x, task)
+        for n, layer in enumerate(theirs.hidden):  # type: ignore[arg-type]
+            torch.testing.assert_close(ours.hidden[n].weight, layer.weight, rtol=1e-7, atol=1e-9)  # type: ignore[index]
+        for old in range(task + 1):
+            torch.testing.assert_close(method.logits(split.x, old), slow.logits(split.x, old), rtol=1e-6, atol=1e-8)
+        assert [int(sum(added)) for added in method.ranks().values()] == [M.shape[1] for M in slow.M]
+    pairs = [pair for task in slow.Q for layer in task for pair in layer]
+    assert len(pairs) >= 4
+    assert all(not torch.allclose(Q, torch.eye(len(Q), dtype=torch.float64), atol=1e-3) for _, Q in pairs)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_without_trust_it_is_gpm(kind: str) -> None:
+    ends = []
+    for make in (lambda net: trgp(net, kind, trust=10.0, rank_rule="paper"), None):
+        net = network(kind)
+        options: dict[str, Any] = {"lr": 0.125, "threshold": {"value": 0.8}, "samples": 1000}
+        torch.manual_seed(0)
+        method = make(net) if make else GradientProjection(net, **options)
+        learn(method, 3, kind)
+        ends.append([p for name, p in net.named_parameters() if "scales" not in name])
+        assert method.capacity == 1
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_scaled_weights_of_old_tasks_never_move_inside_the_memory(kind: str) -> None:
+    """W·B_j is constant, and so is the whole change that a task adds to its weights."""
+    method = trgp(network(kind, bias=True), kind)
+    learn(method, 2, kind)
+    g = torch.Generator().manual_seed(5)
+    inputs = {
+        layer: torch.randn(4, *layer.view.weight.shape[1:], generator=g).double() for layer in method.layers.values()
+    }
+    before = {layer: add(inputs[layer]) for layer, add in method.additions(1).items()}
+    assert len(before) >= 2
+    method.start(2)
+    train(method, data(kind, 2))
+    for layer, add in method.additions(1).items():
+        torch.testing.assert_close(add(inputs[layer]), before[layer], rtol=1e-9, atol=1e-10)
+    matrices = [Q.numel() for Q in method.scales.values()]
+    assert method.capacity == 1 + sum(matrices) / method.base_size
+    assert method.nbytes > method.memory.report().nbytes + 8 * sum(matrices)
+
+
+def test_only_the_tasks_own_matrices_train() -> None:
+    method = trgp(network())
+    learn(method, 2)
+    method.start(2)
+    before = {name: Q.detach().clone() for name, Q in method.scales.items()}
+    train(method, data(seed=2))
+    moved = {name for name, Q in method.scales.items() if not torch.equal(Q, before[name])}
+    assert moved == {name for name in before if name.startswith("2 ")} != set()
+
+
+@pytest.mark.parametrize("capacity", [8, 30])
+def test_the_ranked_rule_adds_the_new_directions_among_the_strongest(capacity: int) -> None:
+    g = torch.Generator().manual_seed(capacity)
+    first, second = (torch.randn(20, capacity, generator=g, dtype=torch.float64) for _ in range(2))
+    scale = torch.linspace(0.05, 1, capacity, dtype=torch.float64)
+    subspace = Subspace(capacity)
+    subspace.grow((first * scale).mT @ (first * scale), 0.7, "ranked")
+    basis, rows = subspace.basis.clone(), second * scale.flip(0)
+    added = subspace.grow(rows.mT @ rows, 0.7, "ranked")
+    energies = [*(rows @ basis).square().sum(0), *torch.linalg.svdvals(rows - rows @ basis @ basis.mT).square()]
+    order = sorted(range(len(energies)), key=lambda i: -energies[i])
+    total, new = 0.0, 0
+    for i in order:
+        if total >= 0.7 * float(rows.square().sum()):
+            break
+        total += float(energies[i])
+        new += i >= basis.shape[1]
+    assert added == new > 0
+
+
+def test_the_public_codes_faults_are_switches() -> None:
+    method = trgp(network(), strongest_unprotected=True)
+    learn(method, 2)
+    for name, added in method.ranks().items():
+        weights = method.memory.subspaces[name].weights  # type: ignore[union-attr]
+        assert weights.tolist() == [0.0 if added[1] and n == added[0] else 1.0 for n in range(sum(added))]
+    method = trgp(network(), third_trusts_second=True)
+    learn(method, 3)
+    assert {old for tasks in method.trusted["2"].values() for old in tasks} == {1}
+    method = trgp(network(), first_layer_decides=True)
+    method.basis = lambda task, layer, like: (
+        torch.zeros(  # type: ignore[method-assign]
+            like.shape[1], len(method.chosen["0"][layer]), dtype=torch.float64
+        )
+        + (layer != "hidden.0")
+    )
+    learn(method, 2)
+    assert method.trusted["1"] == {}
+    assert trgp(network(), scaled=["hidden.1"]).layers.keys() == {"hidden.1"}
+    with_q, without = trgp(network()), trgp(network(), unscaled_inputs=True)
+    for each in (with_q, without):
+        learn(each, 2)
+    assert with_q.chosen["0"].keys() == without.chosen["0"].keys()
+    inputs = [method.memory.subspaces["hidden.1"] for method in (with_q, without)]
+    assert not torch.allclose(inputs[0].keep(torch.eye(10)), inputs[1].keep(torch.eye(10)), atol=1e-6)  # type: ignore[union-attr]
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_killed_in_a_task_it_resumes_to_the_same_matrix(tmp_path: Path) -> None:
+    (tmp_path / "heads.py").write_text(HEADS)
+    few = ("training.epochs=3", "training.batch=10", "trust=0.1", "threshold=0.8", "training.patience=1")
+    few = (*few, "training.factor=2", "training.lr_min=1e-9")  # early stopping restores the best Q
+    settings = resolve(f"{tmp_path / 'heads.py'}:stream", "trgp", few)
+    (whole,) = run(Plan(settings, (0,), tmp_path / "whole", "cpu"), lambda progress: None)
+
+    def kill(progress: Progress) -> None:
+        if progress.task == 2 and progress.epoch is not None and progress.epoch.epoch == 2:
+            raise KilledError
+
+    plan = Plan(settings, (0,), tmp_path / "cut", "cpu", checkpoint_every=1, checkpoint_seconds=0.0)
+    with pytest.raises(KilledError):
+        run(plan, kill)
+    (resumed,) = run(plan, lambda progress: None)
+    matrices = [folder.matrix() for folder in (whole, resumed)]
+    assert matrices[0] is not None
+    assert matrices[1] is not None
+    assert np.array_equal(matrices[0].values, matrices[1].values, equal_nan=True)
+    result = resumed.result()
+    assert result is not None
+    assert result["capacity"] > 1
