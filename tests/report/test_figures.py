@@ -11,7 +11,8 @@ import pytest
 from made_up import HOSTILE, MLP_RANKS, histogram, run, settings
 
 from remnant.experiments.paper import save_timings
-from remnant.report.content import Content, make_content
+from remnant.report import write_report
+from remnant.report.content import MOST_DRAWN, Content, make_content
 from remnant.report.figures import Drawing, digest_of
 from remnant.report.figures.drawing import MARKERS, look, styled
 from remnant.report.figures.methods import method_look
@@ -245,3 +246,22 @@ def test_histograms_differ_in_more_than_colour(content: Content) -> None:
     with styled():
         steps = found.draw(found.data).axes[0].patches
     assert len({str(step.get_linestyle()) for step in steps}) == len(steps) == 2
+
+
+def test_many_seeds_share_three_lines(tmp_path: Path) -> None:
+    for seed in range(13):
+        run(tmp_path, settings("pmnist", "gpm"), seed, last=(0.9, 0.7 + seed / 100), forgotten=0.0)
+    lines = drawing(make_content([tmp_path]), "sequence-").data["lines"]
+    assert [line["label"] for line in lines] == ["mean of 13 seeds", "lowest", "highest"]
+    assert [line["y"][-1] for line in lines] == [pytest.approx([2, each]) for each in (83, 80, 86)]
+
+
+def test_only_the_first_settings_of_a_large_sweep_have_figures(tmp_path: Path) -> None:
+    for number in range(MOST_DRAWN + 2):
+        run(tmp_path / "runs", settings("pmnist", "gpm", [f"lr={0.01 * (number + 1)}"]))
+    content = write_report([tmp_path / "runs"], tmp_path / "report")
+    (variants,) = content.details
+    assert [bool(drawings) for _, drawings in variants] == [True] * MOST_DRAWN + [False] * 2
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert f"Figures are drawn for the first {MOST_DRAWN} of them" in page
+    assert page.count('<section class="variant"') == MOST_DRAWN + 2

@@ -12,6 +12,8 @@ from .records import read_runs
 from .tables import all_grids
 from .variants import Collection, Variant, collect
 
+MOST_DRAWN = 8  # settings of a method on a benchmark that have figures: those of a large sweep would take minutes
+
 
 class Content(NamedTuple):
     """The content of the page, of the files beside it, and of docs/results.md."""
@@ -60,6 +62,7 @@ def make_content(roots: Sequence[Path]) -> Content:
     collection = collect(read_runs(roots))
     cards = [make_card(collection, benchmark) for benchmark in collection.benchmarks]
     details = [
-        [(variant, variant_drawings(collection, variant)) for variant in group] for group in collection.by_method()
+        [(v, variant_drawings(collection, v) if place < MOST_DRAWN else []) for place, v in enumerate(group)]
+        for group in collection.by_method()
     ]
     return Content(collection, cards, details, all_grids(collection), make_sections(collection))

@@ -224,6 +224,8 @@ class RunInProgress:
         task, training = state["task"], TrainingState.from_state(state["training"], self.device)
         if task + bool(training.epoch) > len(self.tasks) or training.epoch > schedule.epochs:
             raise ValueError(f"task {task}, epoch {training.epoch} is beyond the end of the run")
+        if not (0 < (training.lr or 0) <= schedule.lr if training.epoch else training == TrainingState()):
+            raise ValueError(f"the training of its task {task} cannot be as it says after {training.epoch} epochs")
         matrix = AccuracyMatrix.from_csv(state["matrix"])
         validation = None if state["validation"] is None else AccuracyMatrix.from_csv(state["validation"])
         learned = task if len(self.tasks) == len(self.stream) else task * len(self.stream)

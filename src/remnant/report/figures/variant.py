@@ -1,11 +1,15 @@
 """Figures of one method's runs: accuracy matrix, accuracy over the sequence, losses, and ranks of the memory."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from math import isfinite
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from remnant.evaluation import average_accuracy
@@ -17,6 +21,7 @@ from .drawing import INK, REFERENCE, Drawing, canvas, finish, look
 Lines = Mapping[str, Sequence[tuple[float, float]]]  # points by label
 
 MOST_POINTS = 300  # of one line
+MOST_SEEDS = 12  # that have a line of their own; of more seeds, lines show the mean, the lowest and the highest
 MOST_MARKERS = 25  # of one line
 MOST_LAYERS = 8  # that lines can show; with more layers, a band shows all, and lines the fullest and the emptiest
 
@@ -51,14 +56,17 @@ def draw_heat_map(data: Mapping[str, Any]) -> Figure:
     tasks = len(rows)
     side = min(4.8, 2.2 + 0.32 * tasks)
     figure, axes = canvas(side, side)
+    squares, colours = [], []
     for t, row in enumerate(rows):
         for i, value in enumerate(row):
             if value is not None:
                 red, green, blue, _ = colormaps["cividis"]((value - low) / (high - low) if high > low else 1.0)
-                axes.fill([i, i + 1, i + 1, i], [t, t, t + 1, t + 1], color=(red, green, blue), linewidth=0)
+                squares.append([(i, t), (i + 1, t), (i + 1, t + 1), (i, t + 1)])
+                colours.append((red, green, blue))
                 ink = "#000000" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.45 else "#ffffff"
                 text = {"color": ink, "ha": "center", "va": "center", "fontsize": 9 if tasks < 13 else 6.5}
                 axes.text(i + 0.5, t + 0.5, f"{value:.0f}", **text)
+    axes.add_collection(PolyCollection(squares, facecolors=colours, linewidths=0), autolim=False)
     shown = np.arange(0, tasks, 1 if tasks < 13 else 2)
     axes.set(xlim=(0, tasks), ylim=(tasks, 0), aspect="equal", xlabel="accuracy on task", ylabel="after task")
     axes.set_xticks(shown + 0.5, shown + 1)
@@ -93,7 +101,7 @@ def metric_curve(variant: Variant, key: str, title: str, scale: float) -> Drawin
 def _curves(names: tuple[str, str, str], lines: Lines, axes: dict[str, str], form: str) -> Drawing | None:
     """A figure of these lines, unless none of them has two points. `form` formats their ends for the description."""
     shown = []
-    for label, points in lines.items():
+    for label, points in (lines if len(lines) <= MOST_SEEDS else _summary(lines)).items():
         finite = [list(point) for point in points if isfinite(point[1])]
         step = -(-len(finite) // MOST_POINTS) or 1
         shown += [{"label": label, "y": [*finite[:-1:step], *finite[-1:]]}] if finite else []
@@ -102,6 +110,16 @@ def _curves(names: tuple[str, str, str], lines: Lines, axes: dict[str, str], for
     ends = ", ".join(f"{line['label']} {form.format(line['y'][-1][1])}" for line in shown)
     name, title, alt = names
     return Drawing(name, title, f"{alt}; at the end {ends}.", {"lines": shown, **axes}, draw_curves)
+
+
+def _summary(lines: Lines) -> Lines:
+    """The mean, the lowest and the highest of these lines wherever one of them has a point."""
+    values = defaultdict[float, list[float]](list)
+    for x, y in chain.from_iterable(lines.values()):
+        values[x].append(y)
+    parts: dict[str, Callable[[list[float]], float]]
+    parts = {f"mean of {len(lines)} seeds": fmean, "lowest": min, "highest": max}
+    return {label: [(x, part(found)) for x, found in sorted(values.items())] for label, part in parts.items()}
 
 
 def draw_curves(data: Mapping[str, Any]) -> Figure:
