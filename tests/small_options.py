@@ -15,6 +15,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gpm": {"threshold": {"value": 0.9}, "samples": 40},
     "sgp": {"threshold": {"value": 0.9}, "samples": 40},
     "trgp": {"threshold": {"value": 0.9}, "samples": 40, "trust": 0.1},
+    "dfgpm": {"threshold": {"value": 0.9}, "samples": 40},
+    "dfsgp": {"threshold": {"value": 0.9}, "samples": 40},
+    "dftrgp": {"threshold": {"value": 0.9}, "samples": 40, "trust": 0.1},
     "ewc": {"strength": 10.0, "fisher_batch": 4},
     "hat": {"s_max": 10.0},  # hard masks may leave none of two channels
     "er": {"memory": 20},

@@ -14,9 +14,14 @@ from remnant.data import Split
 from remnant.methods import METHODS
 from remnant.models import build
 from remnant.training import EagerSteps, RandomState, run_to_completion
+from small_options import announced
 
 OPTIONS = {
     "gpm": {"threshold": {"value": 0.9}, "samples": 50},
+    "sgp": {"threshold": {"value": 0.9}, "samples": 50},
+    "trgp": {"threshold": {"value": 0.9}, "samples": 50, "trust": 0.1},
+    "dfsgp": {"threshold": {"value": 0.9}, "samples": 50},
+    "dftrgp": {"threshold": {"value": 0.9}, "samples": 50, "trust": 0.1},
     "ewc": {"strength": 10.0},
     "hat": {"s_max": 10.0},  # with 400, a hundred steps amplify even float64's rounding beyond any bound
     "er": {"memory": 100},
@@ -34,6 +39,42 @@ OPTIONS = {
 @pytest.mark.parametrize(("steps", "length"), [(5400, 60), (74, 8), (37, 6), (1, 1), (0, 1), (128, 8), (742, 19)])
 def test_an_epoch_takes_few_graphs_and_few_captured_steps(steps: int, length: int) -> None:
     assert _steps_per_graph(steps) == length
+
+
+@pytest.mark.parametrize("network", ["mlp", "alexnet"])
+@pytest.mark.parametrize("method", ["gpm", "sgp", "trgp", "dfgpm", "dftrgp"])
+def test_steps_of_projection_methods_can_be_captured(
+    method: str, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a graph that records on a CPU. It cannot draw random numbers, so there is no mixup and no dropout."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
+    shape, small = (
+        ((12,), {"hidden": (10, 9)}) if network == "mlp" else ((3, 19, 19), {"width": 2, "dropout": (0.0, 0.0)})
+    )
+    data = Split.of(torch.randn(44, *shape, dtype=torch.float64), torch.randint(0, 3, (44,)))
+    options = {"threshold": {"value": 0.8}, **({"trust": 0.1} if "trgp" in method else {})}
+    options |= {"mixup_weight": 0.0} if method.startswith("df") else {}
+    ends = []
+    for kind in (EagerSteps, CapturedSteps):
+        net = build(network, input_shape=shape, classes=[3, 3], seed=1, **small).double()  # type: ignore[arg-type]
+        torch.manual_seed(3)
+        learner = announced(METHODS[method](net, lr=0.05, **options), data, data)
+        learner.start(0)
+        learner.finish(0, data)
+        learner.start(1)
+        begun = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        steps = kind(learner, data, 10)
+        if isinstance(steps, CapturedSteps):
+            run_to_completion(steps.capture())
+        net.load_state_dict(begun)  # this graph computes while it is captured
+        torch.manual_seed(4)
+        for _ in range(2):
+            run_to_completion(steps.epoch())
+        ends.append([*(p.detach().clone() for p in net.parameters()), steps.loss])
+    for eager, captured in zip(*ends, strict=True):
+        torch.testing.assert_close(captured, eager)
 
 
 @pytest.mark.parametrize("rows", [7, 10, 90, 100, 103, 195])
@@ -90,7 +131,7 @@ def test_other_runs_may_continue_between_the_parts_of_a_capture(monkeypatch: pyt
     "method",
     [
         *("gpm", "finetune", "multitask", "single-task", "ewc", "si", "mas", "hat", "er", "agem", "gem", "mega-i"),
-        *("mega-ii", "mer", "icarl", "ogd", "owm", "packnet", "space", "dgr"),
+        *("mega-ii", "mer", "icarl", "ogd", "owm", "packnet", "space", "dgr", "sgp", "trgp", "dfsgp", "dftrgp"),
     ],
 )
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:
@@ -109,6 +150,8 @@ def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dt
         random = RandomState(5, device)
         random.use()
         learner = METHODS[method](net, lr=0.01, **OPTIONS.get(method, {}))
+        if method != "multitask":
+            announced(learner, Split.of(x, y), Split.of(x, y))
         with torch.cuda.stream(torch.cuda.Stream(device)):
             learner.start(0)
             learner.finish(0, Split.of(x, y))

@@ -8,6 +8,7 @@ from .apd import APD
 from .base import Method
 from .baselines import Finetune, Multitask, SingleTask
 from .den import DEN
+from .dfgp import DFGPM, DFSGP, DFTRGP
 from .dgdmn import DGDMN
 from .dgr import DGR
 from .er import ER
@@ -34,6 +35,9 @@ _BUILT_IN = (
     GradientProjection,
     SGP,
     TRGP,
+    DFGPM,
+    DFSGP,
+    DFTRGP,
     Finetune,
     Multitask,
     SingleTask,

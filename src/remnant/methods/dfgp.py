@@ -1,0 +1,85 @@
+"""Data-augmented flatness-aware gradient projection, DFGP (Yang et al., 2023, 2025), for GPM, SGP and TRGP."""
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Beta
+
+from remnant.models import Network
+from remnant.options import number
+
+from .gpm import GradientProjection
+from .parts.mixup import mixed
+from .parts.sharpness import ascended, uphill
+from .sgp import SGP
+from .trgp import TRGP
+
+
+class Flat(GradientProjection):
+    """Steps along the projected gradient of L at a point uphill, for the projection of the method that it extends.
+
+    L = loss(x, y) + w·loss(x̃, ỹ), where x̃ = s·x + (1 − s)·x' mixes two examples (`mixup`), w is `mixup_weight`, and each s is
+    drawn from Beta(a, a) with a = `beta`. Uphill means that all weights move by ρ·∇L/‖∇L‖ and the shares s of a batch by
+    ρ·∇ₛL/‖∇ₛL‖ within [0, 1]; ρ is the `radius`. With w = ρ = 0, the steps are those of the method that it extends.
+
+    `labels_swapped` repeats a fault of the public code, which mixes labels the other way round than examples.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        radius: Annotated[float, number(0, 10)] = 0.05,
+        mixup_weight: Annotated[float, number(0, 100)] = 0.01,
+        beta: Annotated[float, number(0, 1000, above=True)] = 20.0,
+        labels_swapped: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, **options)
+        self.radius, self.mixup_weight, self.labels_swapped = radius, mixup_weight, labels_swapped
+        concentration = torch.full((), beta, device=self.device)
+        self.beta = Beta(concentration, concentration, validate_args=False)  # its checks would wait for the device
+
+    def objective(self, x: Tensor, y: Tensor, share: Tensor | None) -> Tensor:
+        """Returns L."""
+        loss = self.loss(x, y)
+        if share is None:
+            return loss
+        classes = self.network.head_of(self.task).out_features
+        both = mixed(x, y, share, classes, labels_swapped=self.labels_swapped)
+        return loss + self.mixup_weight * self.loss(*both)
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        share = self.beta.sample(y.shape).to(x.dtype).requires_grad_() if self.mixup_weight else None
+        if not self.radius:
+            loss, gradients = self.projected(lambda: self.objective(x, y, share), len(x))
+        else:
+            # What the memory has frozen moves uphill too.
+            weights = [*self.parameters, *self.projector.frozen_parameters]
+            shares = [] if share is None else [share]
+            found = torch.autograd.grad(self.objective(x, y, share), [*weights, *shares])
+            if share is not None:
+                share = (share + uphill(found[-1:], self.radius)[0]).clamp(0, 1).detach()
+            with ascended(weights, found[: len(weights)], self.radius):
+                loss, gradients = self.projected(lambda: self.objective(x, y, share), len(x))
+        self.apply_gradients(gradients)
+        return loss
+
+
+class DFGPM(Flat):
+    """DFGP with GPM's projection."""
+
+    name = "dfgpm"
+
+
+class DFSGP(Flat, SGP):
+    """DFGP with SGP's projection."""
+
+    name = "dfsgp"
+
+
+class DFTRGP(Flat, TRGP):
+    """DFGP with TRGP's projection and scale matrices."""
+
+    name = "dftrgp"
