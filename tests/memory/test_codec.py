@@ -196,6 +196,8 @@ def test_a_forged_file_with_the_right_checksum_is_read(tmp_path: Path) -> None:
         '{"version": 1, "state": {"a": {"$tensor": ["a"]}}}',
         '{"version": 1, "state": {"a": {"$tensor": null}}}',
         '{"version": 1, "state": {"a": {"$tuple": 5}}}',
+        '{"version": 1, "state": {"a": {"$float": "x"}}}',
+        '{"version": 1, "state": {"a": {"$float": []}}}',
         '{"version": 1, "state": {"a": ' + "9" * 5000 + "}}",
         '{"version": 1, "state": ' + 10**5 * '{"a": ' + "1" + 10**5 * "}" + "}",
     ],

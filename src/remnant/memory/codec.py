@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from io import BufferedReader
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
     # It does not copy tensors on the CPU. For 60 MB, safetensors' own writer takes half as long again, and blocks all other
     # Python threads for 40 to 90 ms.
     tensors: dict[str, Tensor] = {}
-    skeleton = json.dumps({"version": VERSION, "state": _encode(state, "state", tensors)})
+    skeleton = json.dumps({"version": VERSION, "state": _encode(state, "state", tensors)}, allow_nan=False)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header: dict[str, Any] = {
         "__metadata__": {STATE: skeleton, CHECKSUM: _checksum(skeleton, tensors, lambda tensor: [_bytes_of(tensor)])}
@@ -153,8 +153,10 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """JSON for a node, with its tensors put aside; a tensor or tuple becomes an object whose only key begins with a $."""
+    """Strict JSON for a node, with its tensors put aside. What JSON lacks becomes an object whose only key begins with a $."""
     match node:
+        case float() if not isfinite(node):
+            return {"$float": str(node)}
         case None | bool() | int() | float() | str():
             return node
         case Tensor() if node.dtype in NAMES and node.layout == torch.strided and not node.is_meta:
@@ -180,6 +182,8 @@ def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
             return tensors[name]
         case {"$tuple": items}:
             return tuple(_decode(item, tensors) for item in items)
+        case {"$float": text}:
+            return float(text)
         case dict():
             return {key[key.startswith("$") :]: _decode(item, tensors) for key, item in node.items()}
         case list():
