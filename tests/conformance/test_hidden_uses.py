@@ -138,6 +138,45 @@ def test_whole_numbers_that_hold_are_no_leak(head: str) -> None:
     assert memory.verify().tasks[0].drift == 0
 
 
+class Merged(Net):
+    """Adds its low-rank part to the weight in eval mode, as some adapters do."""
+
+    merged = False
+
+    def train(self, mode: bool = True) -> Merged:
+        super().train(mode)
+        if self.merged is mode:
+            self.body.weight.data += (-1 if self.merged else 1) * (self.b.weight @ self.a.weight).detach()
+            self.merged = not mode
+        return self
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_a_weight_that_eval_computes_from_others_is_refused(steps: int) -> None:
+    parts = {"a": nn.Linear(20, 2, bias=False), "b": nn.Linear(2, 64, bias=False)}
+    model = Merged(lambda m, x: m.out(torch.tanh(m.body(x) + (0 if m.merged else m.b(m.a(x))))), **parts)
+    memory = GPM(model, threshold=1.0)
+    learn(model, memory.attach(AdamW(model.parameters(), lr=0.01)), steps=steps)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ConsolidationError, match=r"'a'.*'b'"):
+        memory.consolidate(OLD)
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in before.items())
+
+
+def test_a_layer_inside_vmap_is_refused_in_words() -> None:
+    model = Net(lambda m, x: torch.vmap(lambda row: plain(m, row))(x))
+    with pytest.raises(ConsolidationError, match=r"'body' is called inside a transform of torch\.func"):
+        GPM(model).consolidate(OLD)
+
+
+def test_large_outputs_of_old_tasks_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remnant.memory.audit.verification.BYTES", 2 * 8 * 3 * 8)  # float64 outputs of two tasks
+    memory = GPM(Net(plain), threshold=0.5)
+    for _ in range(4):
+        memory.consolidate(OLD)
+    assert [check.name for check in memory.verify().tasks] == ["task 2", "task 3"]
+
+
 def test_an_input_that_consolidate_leaves_out_is_mentioned() -> None:
     class Masked(Net):
         def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -69,6 +69,10 @@ class Probe:
             if any(p.requires_grad if change is None else bool(change[p].any()) for p in weight.parameters)
         ]
         with eager_eval(self.model):
+            if any(
+                type(m).train is not nn.Module.train or type(m).eval is not nn.Module.eval for m in self.model.modules()
+            ):
+                self.model.train()  # an own eval() may compute from the weights, so it is called after each change of them
             # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
             simplifications: Any = (lambda batch: batch, partial(spread_examples, count=1), geometric, blank)
             for simpler in simplifications:
@@ -219,7 +223,8 @@ class Probe:
         # A forward function may add a penalty on the weights to a loss, so a single number that it returns counts last.
         given = [x for x in all_tensors(returned, set()) if x.ndim or not outputs]
         numbers = [_as_real(x.detach()) for x in all_tensors([outputs, given], set())]
-        return [x for x in numbers if x is not None and x.numel()]
+        found = [x for x in numbers if x is not None and x.numel()]
+        return [x for x in found if x.is_floating_point() or self._coarsest < 1e-6]  # choices of narrow numbers flip
 
 
 def _as_real(x: Tensor) -> Tensor | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..recall import Recall
 
 KEPT = 16  # tasks whose examples are kept, the last ones
+BYTES = 2**28  # fewer, if their outputs take more than that: those of a language model are large
 FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
 CODE_CHANGED = (
     "With the weights and buffers of the last `consolidate`, the model gives other outputs than it did then ({:.1%} apart). "
@@ -98,6 +99,8 @@ class Verifier:
         self.witnesses.append(
             Witness(task, probe, [x.cpu() for x in outputs], path, anchors, own, {p: checksum(p) for p in fixed})
         )
+        while len(self.witnesses) > 1 and sum(x.nbytes for w in self.witnesses for x in w.outputs) > BYTES:
+            del self.witnesses[0]
 
     def verify(self, batches: Any, tolerance: float, forward: Forward, recall: Recall | None = None) -> Verification:
         """Compares tensors and outputs; see `GPM.verify`."""

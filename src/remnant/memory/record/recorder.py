@@ -15,7 +15,7 @@ from remnant.errors import UserError
 from ..gram import Counts, Gram
 from ..layers import described_forward
 from ..protected import ProtectedWeight, Site, Weights
-from .batches import map_tensors
+from .batches import map_tensors, tensors_in
 from .own_forward import read_calls
 
 Forward = Callable[[nn.Module, Any], object]
@@ -72,6 +72,11 @@ def _hook(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | No
 
     def before_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         args, kwargs = map_tensors((args, kwargs), lambda x: x.to_dense() if "sparse" in str(x.layout) else x)
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in((args, kwargs)))):
+            raise ConsolidationError(
+                f"{weight.name!r} is called inside a transform of torch.func (vmap, grad, jvp), where its inputs cannot be "
+                "recorded. Pass forward= that calls it with whole batches, or exclude it. Nothing was remembered."
+            )
         if examples is not None:
             args = tuple(arg[:examples] if isinstance(arg, Tensor) and arg.ndim else arg for arg in args)
         found = site.view.rows(*args, **kwargs)
