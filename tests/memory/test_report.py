@@ -31,8 +31,8 @@ def test_the_forecast_counts_every_full_layer(model: nn.Module, full: list[str],
 
 def test_before_the_first_task_nothing_counts_as_frozen(model: nn.Module) -> None:
     memory = GPM(model, threshold=0.5)
-    assert "Held fixed from the second task on: 2 parameter(s)" in str(memory.report())
+    assert "Held fixed from the second task on: 2 parameters" in str(memory.report())
     assert str(memory.verify()) == "No task is remembered yet, so nothing could have moved."
     memory.consolidate(torch.randn(50, 4))
-    assert "Held fixed since the first task: 2 parameter(s)" in str(memory.report())
+    assert "Held fixed since the first task: 2 parameters" in str(memory.report())
     assert str(memory.verify()).startswith("layer ")

@@ -157,6 +157,6 @@ def test_a_bare_pair_of_inputs_and_labels_is_not_taken_for_two_batches() -> None
 
 def test_batches_without_examples_are_refused() -> None:
     memory = GPM(nn.Sequential(nn.Linear(4, 3)))
-    with pytest.raises(ConsolidationError, match="No protected layer got a single example"):
+    with pytest.raises(ConsolidationError, match=r"None of the protected layers \('0'\) got a single example"):
         memory.consolidate([torch.zeros(0, 4)])
     assert len(memory) == 0
