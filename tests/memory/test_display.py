@@ -19,7 +19,7 @@ def test_a_deep_model_shows_its_first_layers() -> None:
     shown = repr(memory)
     assert shown.count("\n") < 30
     assert "… and 30 more" in shown
-    assert "0 task(s) remembered" in shown
+    assert "0 tasks remembered" in shown
 
 
 def test_a_notebook_shows_an_html_table(memory: GPM) -> None:
@@ -27,7 +27,7 @@ def test_a_notebook_shows_an_html_table(memory: GPM) -> None:
     assert page.count("<tr>") == 1 + len(memory.report().layers)
     assert "<td>hidden</td>" in page
     assert "<th>layer</th>" in page
-    assert "1 task(s) remembered" in page
+    assert "1 task remembered" in page
 
 
 def test_names_are_escaped() -> None:

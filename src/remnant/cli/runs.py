@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 Benchmark = Annotated[str, Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")]
 Method = Annotated[str, Argument(help="A method (remnant list methods), or path/to/file.py:Name.")]
 Root = Annotated[Path, Option("--runs", help="The folder of runs.")]
-Seeds = Annotated[str, Option(help="How many seeds (5: seeds 0 to 4), or which (1,3; a single one: 7,).")]
+Seeds = Annotated[str, Option(help="5 runs seeds 0 to 4; 1,3 runs seeds 1 and 3; 7, runs seed 7.")]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")]
-Parallel = Annotated[int, Option(min=0, help="Seeds at a time; 0: all on a GPU, one per core on a CPU.")]
+Parallel = Annotated[int, Option(min=0, help="How many seeds run at once. 0: all on a GPU, one per core on a CPU.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the result.")]
 AS_BEFORE = "Default: as in the original run."
 LARGEST_SEED = 2**32 - 1
@@ -39,7 +39,9 @@ class RunOptions:
 
     seeds: Seeds = "1"
     set: Annotated[list[str] | None, Option(help=SET)] = None
-    protocol: Annotated[str, Option(help="paper: as in the paper's tables; sane: frozen statistics, Eq. 5.")] = "paper"
+    protocol: Annotated[
+        str, Option(help="paper: as the published scripts do it. sane: with their known faults corrected.")
+    ] = "paper"
     device: Device = "auto"
     parallel: Parallel = 0
     deterministic: Annotated[bool, Option("--deterministic", help="Bit-equal results on the same machine.")] = False

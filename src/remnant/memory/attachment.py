@@ -38,7 +38,7 @@ class Share:
         self._bundles, self._alone = bundles_of(self._held, protection.weights, self.anchors)
 
     def _current(self) -> list[object]:
-        """What changes if a user edits a subspace, or moves the model to another device or number type."""
+        """A fingerprint of the subspaces, devices and number types. Once it changes, prepared projections are out of date."""
         places = [(weight.view.weight.device, weight.view.weight.dtype) for weight in self._held]
         return [sum([subspace.changes for subspace in self._subspaces]), *places]
 
@@ -59,7 +59,7 @@ class Share:
 
     @torch.no_grad()
     def restore(self, *, along_gradient: bool, only_rows: bool) -> None:
-        """Puts the weights back to W·M = W₀·M, where the step was not `along_gradient`, or `only_rows` of a table."""
+        """Puts weights back to W·M = W₀·M, except those that moved `along_gradient`; `only_rows` of an embedding's table."""
         for bundle in self._bundles:
             if not (along_gradient and bundle.projected and self._parameters.issuperset(bundle.parameters)):
                 bundle.restore()

@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from remnant.errors import UserError
 
 from .layers import LayerView, is_norm, rule_of, views_of
+from .lora import Adapter, adapters_of
 from .protected import Bias, ProtectedWeight, Site
 from .threshold import check_matches
 
@@ -62,6 +63,7 @@ class Protection:
         norm: str = "free",
         unsupported: str = "free",
         ordered: bool = False,
+        lora: str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"GPM takes a model, and {model!r} is no torch.nn.Module.")
@@ -77,6 +79,8 @@ class Protection:
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in self.named_parameters().items()}
         self._modules = {clean(name): module for name, module in self.model.named_modules()}
         self._check_names()
+        self.adapters = self._find_adapters() if lora else []
+        self._unreached = {adapter.up: None for adapter in self.adapters}  # B gets nothing of the inputs in the memory
         self._group(self._find_views(norm))
         self._settle_others()
         if not self.weights:
@@ -105,13 +109,26 @@ class Protection:
         if unusable := [f"{name!r} {reason}" for name, reason in reasons.items() if reason]:
             raise UnsupportedError(f"GPM cannot protect this model. {'; '.join(unusable)}.")
 
+    def _find_adapters(self) -> list[Adapter]:
+        adapters, refused = adapters_of(self.model, lambda name: self.selects(clean(name)))
+        if refused:
+            raise UnsupportedError(
+                f"GPM cannot protect these adapters: {'; '.join(refused)}. Leave them out of the LoraConfig."
+            )
+        if not adapters:
+            raise UnsupportedError(
+                'lora="inputs" needs a model of peft with LoRA adapters that train: get_peft_model(…).'
+            )
+        return adapters
+
     def _find_views(self, norm: str) -> list[NamedView]:
         """Returns the selected views of all layers, and freezes or frees normalisation layers, which have none."""
         views: list[NamedView] = []
         for name, module in self._modules.items():
             # Two modules may share a weight, and a pattern may select it under one of its names only.
             own = module.named_parameters(prefix=name, recurse=rule_of(module) is not None, remove_duplicate=False)
-            selected = {p: n for n, p in own if p.requires_grad and self.selects(clean(n))}
+            trained = {p: n for n, p in own if p.requires_grad and p not in self._unreached}
+            selected = {p: n for p, n in trained.items() if self.selects(clean(n))}
             if is_norm(module) and rule_of(module) is None:
                 if norm == "freeze" and (selected or not name or self.selects(name)):
                     self.norms[name or ROOT] = module
@@ -173,7 +190,7 @@ class Protection:
     def _settle_others(self) -> None:
         """Freezes, frees or refuses the parameters that no rule covers, and frees those that are not selected."""
         protected = [parameter for weight in self.weights for parameter in weight.parameters]
-        settled = {*protected, *self.frozen.values(), *self.free.values()}
+        settled = {*protected, *self._unreached, *self.frozen.values(), *self.free.values()}
         uncovered: dict[str, list[str]] = {}
         for name, module in self._modules.items():
             for full, parameter in module.named_parameters(prefix=name, recurse=False, remove_duplicate=False):
@@ -184,7 +201,7 @@ class Protection:
         if uncovered and self.unsupported == "error":
             raise UnsupportedError(_why_unsupported({self._modules[name]: found for name, found in uncovered.items()}))
         self.free.update({name: p for p, name in self._names.items() if p not in settled and p.requires_grad})
-        self.parameters = [*protected, *self.frozen.values()]
+        self.parameters = [*protected, *self.frozen.values(), *self._unreached]
 
 
 def _why_unsupported(uncovered: dict[nn.Module, list[str]]) -> str:
@@ -196,7 +213,7 @@ def _why_unsupported(uncovered: dict[nn.Module, list[str]]) -> str:
     for module, names in uncovered.items():
         kinds += [type(module).__name__] if rule_of(module) is None else []
         reason = "no rule covers it" if rule_of(module) is None else unlike
-        found.append(f"{', '.join(map(repr, names))} (in a {type(module).__name__}: {reason})")
+        found.append(f"{', '.join(map(repr, names))} (in {type(module).__name__}: {reason})")
     every = ", ".join(f'"{name}"' for names in uncovered.values() for name in names)
     rule = f" A rule protects them: register_layer({kinds[0]}, rule)." if kinds else ""
     return (

@@ -103,7 +103,9 @@ class MemoryReport:
         for x in self.layers:
             added = " ".join(map(str, x.added)) or "–"
             lines.append(f"{x.name:<{width}}  {x.capacity:>8}  {x.rank:>5}  {x.share:>4.0%}  {added}")
-        lines.append(f"{self.tasks} task(s) remembered, {self.share:.0%} of the largest possible memory in use.")
+        lines.append(
+            f"{_count(self.tasks, 'task')} remembered, {self.share:.0%} of the largest possible memory in use."
+        )
         if self.tasks:
             lines.append(self._forecast())
         costs = [
@@ -112,7 +114,7 @@ class MemoryReport:
         lines += [f"Task {task} has {cost}." for task, cost in costs]
         if self.frozen:
             since = "since the first task" if self.tasks else "from the second task on"
-            lines.append(f"Held fixed {since}: {len(self.frozen)} parameter(s), such as {self.frozen[0]}.")
+            lines.append(f"Held fixed {since}: {_count(len(self.frozen), 'parameter')}, such as {self.frozen[0]}.")
         return "\n".join(lines)
 
     def _forecast(self) -> str:
@@ -123,7 +125,7 @@ class MemoryReport:
             return f"{full[0]!r}{more} no more. A lower threshold or a wider layer leaves room."
         if math.isinf(tight.tasks_left):
             return "Tasks like the last ones add nothing new: there is room for any number of them."
-        return f"About {tight.tasks_left:.0f} more task(s) like the last ones fit before {tight.name!r} is full."
+        return f"About {_count(int(tight.tasks_left), 'more task')} like the last ones will fit before {tight.name!r} is full."
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,10 @@ class Verification:
                 "No outputs were compared: a loaded or copied memory has no examples of its tasks. Pass batches."
             )
         return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _shown(drift: float | None) -> str:

@@ -136,7 +136,7 @@ def _ranks(benchmark: str, variant: Variant | None) -> Grid:
         f"Directions added per layer and task: {title_of('gpm', benchmark)}{label}",
         (*columns, Column("total", spread=True), Column("capacity n")),
         tuple(rows),
-        (f"Ours: mean over {seeds} seed(s). The paper's: one seed.",) if paper else (f"Mean over {seeds} seed(s).",),
+        (f"Ours: mean over seeds ({seeds}). The paper's: one seed.",) if paper else (f"Mean over seeds ({seeds}).",),
         f"remnant run {quote(benchmark)} gpm --seeds 5 && remnant keep",
     )
 

@@ -120,7 +120,7 @@ class Steps(ABC):
         self.method, self.train, self.batch = method, train, batch
         self.x, self.y = train.x, train.y
         rows = len(train)
-        # A last batch of one row is left out, because it has no statistics to normalise by. Which row that is changes.
+        # A last batch of one row is left out, because it has no statistics to normalise by. Each epoch leaves out another row.
         self.rows = rows - 1 if rows % batch == 1 and batch > 1 and rows > 1 else rows
         self.whole_batches, self.tail = divmod(self.rows, batch)  # tail: the rows of a last, smaller batch
         self.count = self.whole_batches + bool(self.tail)

@@ -173,7 +173,9 @@ def run_seed(plan: Plan, folder: RunFolder, device: torch.device, watch: Watcher
         try:
             run_to_completion(RunInProgress(plan, folder, device, watch).work())
         except SystemExit as error:  # an exit code of 0 would pass for success
-            raise RunError(f"Seed {folder.seed}: code of the run called sys.exit({error.code!r}).") from error
+            raise RunError(
+                f"Seed {folder.seed}: the method, network or stream called sys.exit({error.code!r})."
+            ) from error
 
 
 def _run_in_processes(plan: Plan, folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:

@@ -109,7 +109,7 @@ def check(value: Any, shape: Shape, name: str = "") -> None:
 
 
 def check_alike(own: Any, saved: Any, name: str = "its state", *, nan: bool = False) -> None:
-    """Raises a ValueError unless a method may have saved this as its state, `own` when it starts. `nan` allows NaN."""
+    """Raises a ValueError unless it has the structure of `own`, the method's state at the start. `nan` allows NaN."""
     if isinstance(own, dict) and isinstance(saved, dict):
         for key in saved:
             check_alike(own.get(key), saved[key], f"{name}.{key}", nan=nan)

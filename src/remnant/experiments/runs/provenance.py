@@ -55,7 +55,7 @@ def check_files(folder: RunFolder) -> None:
 
 
 def doubtful_files(folder: RunFolder) -> list[Path]:
-    """The user's own files that a run began without, or that lie among its files: whoever made the folder wrote them."""
+    """Returns the user's files that appeared after the run began or lie in its folder; they may come from someone else."""
     noted, top = _environment(folder), folder.path.resolve().parents[len(folder.relative_path.parts) - 2]
     return [
         path

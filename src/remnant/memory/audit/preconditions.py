@@ -30,8 +30,8 @@ FULL = (
     "would leave room for more tasks."
 )
 UNCOVERED = (
-    "These weights are used in ways that their rule does not cover: {}. A change of the weight that none of its layer's "
-    "recorded inputs can see moved the model's outputs, so later tasks would move old outputs. Call the layer itself instead "
+    "These weights are used in ways that their rule does not cover: {}. They were changed only in directions that no "
+    "recorded input uses, and the outputs still moved, so later tasks would move old outputs. Call the layer itself instead "
     "of a function with its weight, correct its rule (register_layer), exclude the layer, or make the memory with "
     'unsupported="freeze" to hold the weight fixed after the first task or "free" to accept that. Nothing was remembered.'
 )

@@ -60,7 +60,7 @@ class Probe:
     def uncovered(self, change: Mapping[Tensor, Tensor] | None = None) -> dict[ProtectedWeight, float]:
         """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs.
 
-        The parameters are moved by the unseen part of a random change, which counts what any process finds, or of a given one.
+        Moves the parameters by the unseen part of a random change, or of a given one. Processes share what they find.
         """
         found: dict[ProtectedWeight, float] = {}
         untested = [  # a weight that does not train now is tested when it has moved

@@ -88,7 +88,7 @@ def _hook(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | No
             rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
             if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != (groups, inputs):
                 raise ConsolidationError(
-                    f"{weight.name!r} takes {inputs} inputs in {groups} group(s), and was given rows of shape "
+                    f"{weight.name!r} takes {inputs} inputs for each of its groups ({groups}), and was given rows of shape "
                     f"{tuple(rows.shape)}. Check the batches and, if you registered a rule for the layer, the rule."
                 )
             if biases:  # one more column per bias: 1 for the bias of this site, 0 for the others

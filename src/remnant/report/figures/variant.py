@@ -44,7 +44,7 @@ def heat_map(variant: Variant, collection: Collection) -> Drawing | None:
     scale = [int(np.nanmin(seen) // 10 * 10), int(-(-np.nanmax(seen) // 10) * 10)]
     alt = (
         f"Accuracy of {method_title(variant.method)} on each of {len(matrix)} tasks of {benchmark_title(variant.benchmark)} "
-        f"after each task learnt, mean over {len(variant.runs)} seed(s); on average {variant.acc.mean or 0.0:.1f} % at the "
+        f"after each task learnt, mean over seeds ({len(variant.runs)}); on average {variant.acc.mean or 0.0:.1f} % at the "
         "end. The numbers are in the table of accuracies below it."
     )
     data = {"rows": [row[: t + 1] for t, row in enumerate(matrix)], "scale": scale}
