@@ -16,7 +16,7 @@ from remnant.experiments.execute import Plan, Progress, run
 from remnant.experiments.settings import resolve
 from remnant.memory import Subspace
 from remnant.methods.gpm import GradientProjection
-from remnant.methods.parts.scaled import ScaledLayer, adding
+from remnant.methods.parts.scaled import ScaledLayer, Scaling, adding
 from remnant.methods.trgp import TRGP
 from remnant.models import Network, build
 from small_options import announced
@@ -75,17 +75,17 @@ def test_a_scaled_layer_computes_with_its_weight_and_the_change(layer: Any, bias
     assert scaled is not None
     W = scaled.matrix(list(layer.parameters())).detach()
     B = torch.linalg.qr(torch.randn(W.shape[1], 3, dtype=torch.float64))[0]
-    D = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    D, E = (torch.randn(n, n, dtype=torch.float64, requires_grad=True) for n in (2, 1))
     x = torch.randn(6, 5, dtype=torch.float64) if isinstance(layer, nn.Linear) else torch.randn(6, 3, 5, 5).double()
-    with adding({scaled: scaled.addition([(B, D), (B, D)])}):
+    with adding({scaled: Scaling(B, scaled.image(B), [D, E])}):
         output = layer(x)
-    whole = W + 2 * W @ B @ D @ B.T
+    whole = W + W @ B @ torch.block_diag(D, E) @ B.T
     with torch.no_grad():
         layer.weight.copy_(whole[:, : scaled.view.inputs].reshape(layer.weight.shape))
         if bias:
             layer.bias.copy_(whole[:, -1])
     torch.testing.assert_close(output, layer(x))
-    assert all(g.abs().sum() > 0 for g in torch.autograd.grad(output.square().sum(), [D]))
+    assert all(g.abs().sum() > 0 for g in torch.autograd.grad(output.square().sum(), [D, E]))
 
 
 class SlowTRGP:
@@ -194,12 +194,13 @@ def test_scaled_weights_of_old_tasks_never_move_inside_the_memory(kind: str) -> 
     inputs = {
         layer: torch.randn(4, *layer.view.weight.shape[1:], generator=g).double() for layer in method.layers.values()
     }
-    before = {layer: add(inputs[layer]) for layer, add in method.additions(1).items()}
+    scalings = method.scalings(1, method.images_of(1))
+    before = {layer: layer.addition(scaling)(inputs[layer]) for layer, scaling in scalings.items()}
     assert len(before) >= 2
     method.start(2)
     train(method, data(kind, 2))
-    for layer, add in method.additions(1).items():
-        torch.testing.assert_close(add(inputs[layer]), before[layer], rtol=1e-9, atol=1e-10)
+    for layer, scaling in method.scalings(1, method.images_of(1)).items():
+        torch.testing.assert_close(layer.addition(scaling)(inputs[layer]), before[layer], rtol=1e-9, atol=1e-10)
     matrices = [Q.numel() for Q in method.scales.values()]
     assert method.capacity == 1 + sum(matrices) / method.base_size
     assert method.nbytes > method.memory.report().nbytes + 8 * sum(matrices)
@@ -245,11 +246,8 @@ def test_the_public_codes_faults_are_switches() -> None:
     learn(method, 3)
     assert {old for tasks in method.trusted["2"].values() for old in tasks} == {1}
     method = trgp(network(), first_layer_decides=True)
-    method.basis = lambda task, layer, like: (
-        torch.zeros(  # type: ignore[method-assign]
-            like.shape[1], len(method.chosen["0"][layer]), dtype=torch.float64
-        )
-        + (layer != "hidden.0")
+    method.basis = lambda tasks, layer: torch.full(  # type: ignore[method-assign]
+        (method.layers[layer].view.inputs, 1), float(layer != "hidden.0"), dtype=torch.float64
     )
     learn(method, 2)
     assert method.trusted["1"] == {}

@@ -1,6 +1,7 @@
 """Trust region gradient projection (Lin, Yang, Fan & Zhang, 2022): a task scales what alike tasks have learnt."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from remnant.models import Network
 from remnant.options import Positive, choice, number
 
 from .parts.measured import Forward, Measured
-from .parts.scaled import Addition, Pairs, ScaledLayer, ScaleMatrices, adding
+from .parts.scaled import ScaledLayer, ScaleMatrices, Scaling, adding
 
 Trusted = dict[str, list[int]]  # layer → tasks
 
@@ -35,6 +36,7 @@ class TRGP(Measured):
     ordered = True
     trusted: dict[str, Trusted]  # by task
     chosen: dict[str, dict[str, Tensor]]  # task → layer → which directions of the memory are B_j
+    images: dict[str, Tensor]  # layer → W·B of the task at hand
 
     def __init__(
         self,
@@ -57,13 +59,15 @@ class TRGP(Measured):
         self.first_layer_decides, self.third_trusts_second = first_layer_decides, third_trusts_second
         self.energy_share = parse_threshold(self.threshold).for_layers(list(self.memory.subspaces))
         chosen = [name for name in self.memory.subspaces if any(fnmatchcase(name, each) for each in scaled)]
-        found = {name: ScaledLayer.of(network.get_submodule(name)) for name in chosen}
+        modules = dict(network.named_modules())
+        found = {name: ScaledLayer.of(modules.get(name)) for name in chosen}
         self.layers = {name: layer for name, layer in found.items() if layer is not None}
         self.tasks: Sequence[Task] = ()
         self.base_size = sum(p.numel() for p in network.parameters())
         self.scales = network.scales = ScaleMatrices(network.example)
         self.keep("trusted", {}, counted=False)
         self.keep("chosen", {}, per_step=False)
+        self.keep("images", {}, per_step=False, counted=False)
         self.refresh()
 
     def curriculum(self, stream: Stream) -> Sequence[Task]:
@@ -76,6 +80,7 @@ class TRGP(Measured):
         for layer, tasks in self.trusted[str(task)].items():
             for old in tasks:
                 self.scales.add(scale_name(task, layer, old), len(self.chosen[str(old)][layer]))
+        self.images = self.images_of(task)
         super().start(task)
 
     def trusted_tasks(self, task: int) -> Trusted:
@@ -90,64 +95,65 @@ class TRGP(Measured):
         trusted: Trusted = {}
         for name, layer in self.layers.items():
             g = layer.matrix([gradients[p] for p in layer.parameters])
-            inside = {old: float((g @ self.basis(old, name, g)).norm()) for old in candidates}
+            inside = {old: float((g @ self.basis([old], name)).norm()) for old in candidates}
             best = sorted(inside, key=inside.__getitem__, reverse=True)[: self.most]
             trusted[name] = [old for old in best if inside[old] > self.trust * float(g.norm())]
         if self.first_layer_decides and not next(iter(trusted.values())):
             return {}
-        return trusted
+        return {name: tasks for name, tasks in trusted.items() if tasks}
 
-    def basis(self, task: int, layer: str, like: Tensor) -> Tensor:
-        """Returns B_j of a layer."""
+    def basis(self, tasks: Sequence[int], layer: str) -> Tensor:
+        """Returns [B_j | …] of a layer for these tasks."""
         subspace: Any = self.memory.subspaces[layer]
-        basis: Tensor = subspace.basis[:, self.chosen[str(task)][layer]].to(like)
+        columns = torch.cat([self.chosen[str(task)][layer] for task in tasks])
+        basis: Tensor = subspace.basis[:, columns].to(self.layers[layer].view.weight)
         return basis
 
     def refresh(self) -> None:
-        self.own = self.pairs(self.task)
+        self.own = self.scalings(self.task, self.images)
         self.capacity = 1 + sum(Q.numel() for Q in self.scales.values()) / self.base_size
 
-    def pairs(self, task: int) -> dict[ScaledLayer, Pairs]:
-        """Returns (B_j, Q_j) of all layers that a task scales."""
+    def images_of(self, task: int) -> dict[str, Tensor]:
+        """Returns W·B of the layers that a task scales."""
         trusted = self.trusted.get(str(task), {})
-        matrices = {
-            name: [(j, self.scales[scale_name(task, name, j)]) for j in tasks] for name, tasks in trusted.items()
-        }
-        return {
-            self.layers[name]: [(self.basis(j, name, Q), Q) for j, Q in each] for name, each in matrices.items() if each
-        }
+        return {name: self.layers[name].image(self.basis(tasks, name)) for name, tasks in trusted.items()}
 
-    def additions(self, task: int) -> dict[ScaledLayer, Addition]:
-        """Returns what a task adds to the outputs of its layers."""
-        pairs = self.own if task == self.task else self.pairs(task)
-        return {layer: layer.addition(each) for layer, each in pairs.items()}
+    def scalings(self, task: int, images: dict[str, Tensor]) -> dict[ScaledLayer, Scaling]:
+        """Returns how a task scales its layers."""
+        found = {}
+        for name, image in images.items():
+            tasks = self.trusted[str(task)][name]
+            matrices = [self.scales[scale_name(task, name, old)] for old in tasks]
+            found[self.layers[name]] = Scaling(self.basis(tasks, name), image, matrices)
+        return found
+
+    def scaled(self, task: int) -> AbstractContextManager[None]:
+        """Inside the block, the network has the weights of a task."""
+        return adding(self.own if task == self.task else self.scalings(task, self.images_of(task)))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The task's parameters with its own Q."""
-        own = {Q for pairs in self.own.values() for _, Q in pairs}
+        own = {Q for scaling in self.own.values() for Q in scaling.matrices}
         others = {Q for Q in self.scales.values() if Q not in own}
         return [p for p in super().parameters if p not in others]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        with adding(self.additions(self.task)):
+        with self.scaled(self.task):
             return super().loss(x, y)
 
     logits_recordable = True
 
     def logits(self, x: Tensor, task: int) -> Tensor:
-        with adding(self.additions(task)):
+        with self.scaled(task):
             return super().logits(x, task)
 
-    @torch.no_grad()
     def forward(self, task: int) -> Forward:
-        additions = {} if self.unscaled_inputs else self.additions(task)
-
         def run(network: nn.Module, x: Tensor) -> object:
-            with adding(additions):
+            with self.scaled(task):
                 return network(x, task)
 
-        return run
+        return super().forward(task) if self.unscaled_inputs else run
 
     def measured(self, task: int, energies: DirectionEnergies, old: int) -> None:
         """Chooses B_t: the fewest directions, strongest first, that hold the share ε of the energy."""

@@ -130,6 +130,7 @@ class RunInProgress:
         return self._checkpoint(done.task, training)
 
     def _consolidate(self, number: int, train: Split) -> None:
+        before = dict(vars(self.method))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -139,6 +140,11 @@ class RunInProgress:
                 raise RunError(f"Seed {self.seed}, task {number + 1} of {len(self.tasks)}: {reason}") from error
         for warning in caught:
             self._note(number, str(warning.message))
+        if lost := self.method.forgotten(before):
+            raise RunError(
+                f"{self.settings.method} sets self.{lost[0]} in finish() and does not keep it, so a resumed run would end "
+                f"differently. Declare it in __init__ with self.keep({lost[0]!r}, …), or compute it in refresh()."
+            )
         self._count_seconds("consolidate")
 
     def _evaluate(self, held_out: Sequence[tuple[Split, Split]], batch: int) -> Work[tuple[float, ...]]:
@@ -238,9 +244,10 @@ class RunInProgress:
         check_alike(self.method.state_dict(), state["method"], nan=diverged)
         self.method.load_state_dict(state["method"])
         shapes = {name: tensor.shape for name, tensor in self.method.network.state_dict().items()}
-        for weights in (training.best, state["drift"]):
-            if weights and {name: tensor.shape for name, tensor in weights.items()} != shapes:
-                raise ValueError("its best or first weights are of another network")
+        best, first = ({name: x.shape for name, x in weights.items()} for weights in (training.best, state["drift"]))
+        # A task may add parameters of its own to the network.
+        if (best and best != shapes) or not first.items() <= shapes.items():
+            raise ValueError("its best or first weights are of another network")
         self.matrix, self.validation = matrix, validation if self.validation else None
         self.random.set(state["random"])
         self.seconds.update(state["seconds"])

@@ -7,8 +7,8 @@ stays as it is, whatever later tasks learn. Q_j is kept as D_j = Q_j − I, whic
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial, reduce
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,21 @@ from torch import Tensor, nn
 
 from remnant.memory import LayerView, views_of
 
-Pairs = Sequence[tuple[Tensor, Tensor]]  # (B, D)
 Addition = Callable[[Tensor], Tensor]  # a layer's input → what is added to its output
+
+
+class Scaling(NamedTuple):
+    """What a task adds to one layer: Σ_j W·B_j·D_j·B_jᵀ."""
+
+    basis: Tensor  # B = [B_1 | B_2 | …]
+    image: Tensor  # W·B, which is constant
+    matrices: Sequence[Tensor]  # D_j
+
+    def multiplied(self, x: Tensor, *, transposed: bool = False) -> Tensor:
+        """Returns [x_1·D_1 | x_2·D_2 | …] for x = [x_1 | x_2 | …], or the same with D_jᵀ."""
+        parts = x.split([len(D) for D in self.matrices], dim=-1)
+        products = [part @ (D.mT if transposed else D) for part, D in zip(parts, self.matrices, strict=True)]
+        return torch.cat(products, dim=-1) if len(products) > 1 else products[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +42,7 @@ class ScaledLayer:
     parameters: tuple[nn.Parameter, ...]  # the weight, and the bias if there is one
 
     @classmethod
-    def of(cls, module: nn.Module) -> "ScaledLayer | None":
+    def of(cls, module: nn.Module | None) -> "ScaledLayer | None":
         """Returns None for a layer that is no plain linear layer or convolution."""
         if not isinstance(module, nn.Linear | nn.Conv2d) or getattr(module, "groups", 1) > 1:
             return None
@@ -41,38 +54,37 @@ class ScaledLayer:
         weight, *biases = tensors
         return torch.cat([self.view.matrix(weight)[0], *(bias[:, None] for bias in biases)], dim=1)
 
-    def addition(self, pairs: Pairs) -> Addition:
-        """Returns the function x ↦ Σ_j [W | b]·B_j·D_j·B_jᵀ·x, for the weights as they are now.
+    @torch.no_grad()
+    def image(self, basis: Tensor) -> Tensor:
+        """Returns W·B."""
+        return self.matrix(self.parameters) @ basis
 
-        It has a gradient for D and none for W, whose part inside B_j stays as it is. A batch of a linear layer mostly has
-        fewer rows than the layer has outputs, so there x is multiplied first.
-        """
-        weights = self.matrix([parameter.detach() for parameter in self.parameters])
-        if isinstance(self.module, nn.Linear):
-            return partial(_multiplied, weights, pairs)
-        matrix = reduce(torch.add, [((weights @ B) @ D) @ B.mT for B, D in pairs])
+    def addition(self, scaling: Scaling) -> Addition:
+        """Returns the function x ↦ Σ_j W·B_j·D_j·B_jᵀ·x. Its gradient is for D alone, since W·B_j does not change."""
+        if isinstance(self.module, nn.Linear):  # has fewer rows in a batch than outputs, mostly: x is multiplied first
+            return partial(_multiplied, scaling)
+        matrix = scaling.multiplied(scaling.image) @ scaling.basis.mT
         bias = matrix[:, -1] if len(self.parameters) > 1 else None
-        return partial(
-            self.module._conv_forward, weight=self.view.tensor(matrix[None, :, : self.view.inputs]), bias=bias
-        )
+        weight = self.view.tensor(matrix[None, :, : self.view.inputs])
+        return partial(self.module._conv_forward, weight=weight, bias=bias)
 
 
-def _multiplied(weights: Tensor, pairs: Pairs, x: Tensor) -> Tensor:
-    if weights.shape[1] > x.shape[-1]:
+def _multiplied(scaling: Scaling, x: Tensor) -> Tensor:
+    if len(scaling.basis) > x.shape[-1]:
         x = F.pad(x, (0, 1), value=1.0)
-    return reduce(torch.add, [((x @ B) @ D.mT) @ B.mT for B, D in pairs]) @ weights.mT
+    return scaling.multiplied(x @ scaling.basis, transposed=True) @ scaling.image.mT
 
 
 @contextmanager
-def adding(additions: Mapping[ScaledLayer, Addition]) -> Iterator[None]:
-    """Inside the block, each layer adds what the function makes of its input to its output."""
+def adding(scalings: Mapping[ScaledLayer, Scaling]) -> Iterator[None]:
+    """Inside the block, the layers compute with scaled weights."""
 
     def add(addition: Addition, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         return output + addition(inputs[0])
 
     with ExitStack() as hooks:
-        for layer, addition in additions.items():
-            hooks.enter_context(layer.module.register_forward_hook(partial(add, addition)))
+        for layer, scaling in scalings.items():
+            hooks.enter_context(layer.module.register_forward_hook(partial(add, layer.addition(scaling))))
         yield
 
 
