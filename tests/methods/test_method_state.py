@@ -156,3 +156,28 @@ def test_a_declaration_holds_for_the_code_it_was_made_for() -> None:
     assert not Doubled.logits_recordable
     fast = {name for name in METHODS if METHODS[name].fast_form}
     assert fast == {"gpm", "sgp", "finetune", "multitask", "single-task"}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_nothing_that_a_task_leaves_behind_is_forgotten(name: str) -> None:
+    method, split = learner(name), data()
+    learn(method, tasks=1)
+    before = dict(vars(method))
+    method.finish(0, split)
+    assert method.forgotten(before) == []
+
+
+def test_a_method_that_forgets_to_keep_its_state_is_told_which() -> None:
+    class Forgetful(Method):
+        def refresh(self) -> None:
+            self.derived = torch.zeros(2)
+
+        def finish(self, task: int, train: Split) -> None:
+            self.refresh()
+            self.last = train.x[0]
+
+    method = Forgetful(network())
+    method.start(0)
+    before = dict(vars(method))
+    method.finish(0, data())
+    assert method.forgotten(before) == ["last"]

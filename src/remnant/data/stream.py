@@ -148,7 +148,7 @@ class Stream(Sequence[Task]):
             raise DataError(f"Stream '{self.name}' has no tasks.")
         heads = 1 if self.head == "single" else len(self.tasks)
         if len(self.head_sizes) != heads:
-            raise DataError(f"Stream '{self.name}' has {heads} head(s) but {len(self.head_sizes)} head size(s).")
+            raise DataError(f"Stream '{self.name}' needs {heads} head sizes, not {len(self.head_sizes)}.")
         for number, task in enumerate(self.tasks, 1):
             label = f"Task {number} ('{task.name}') of stream '{self.name}'"
             for part, split in (("train", task.train), ("test", task.test)):

@@ -1,6 +1,6 @@
 """What a continual-learning method is: how it takes a step, and what it does when a task starts and ends."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -59,6 +59,14 @@ class Stateful:
         for name in self._kept:
             setattr(self, name, _restored(getattr(self, name), state[name], self.device))
         self.refresh()
+
+    def forgotten(self, before: Mapping[str, Any]) -> list[str]:
+        """Returns the attributes set since `before` that a resumed run would not have: not kept, and not from `refresh`."""
+        unkept = {name: value for name, value in vars(self).items() if name not in self._kept}
+        changed = [name for name, value in unkept.items() if value is not before.get(name)]
+        if changed:
+            self.refresh()
+        return [name for name in changed if getattr(self, name) is unkept[name]]
 
     def step_tensors(self) -> list[Tensor]:
         """Returns every tensor that a step may change in place."""

@@ -71,7 +71,7 @@ class DGDMN(Replay):
         self.keep("slots", nn.ModuleList(Memory(deepcopy(generator), deepcopy(network)) for _ in range(slots)))
         self.keep("slot_state", [], counted=False)
         self.keep("learnt", 0)
-        self.training = False  # whether a slot is being trained
+        self.keep("training", False)  # whether a slot is being trained
 
     @property
     def consolidated(self) -> int:

@@ -87,6 +87,9 @@ class RunFolder:
         self.digest: str = header["digest"]
         self.seed: int = header["seed"]
         self.settings: dict[str, Any] = header["settings"]
+        self.relative_path = run_path(
+            self.benchmark, self.method, self.digest, self.seed
+        )  # below the folder of all runs
         self._damaged: set[Path] = set()  # checkpoints that `load_checkpoint` could not read
 
     @classmethod
@@ -143,11 +146,6 @@ class RunFolder:
             if (other := header["settings"].get(name, header[name])) != header[name]:
                 raise RunError(f"{path / SETTINGS}: {name} is {header[name]!r}, but {other!r} among the settings.")
         return cls(path, header)
-
-    @property
-    def relative_path(self) -> Path:
-        """The path below the folder of all runs: benchmark/method/digest/seed."""
-        return run_path(self.benchmark, self.method, self.digest, self.seed)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
