@@ -28,6 +28,7 @@ from .threshold import ThresholdSetting, parse_threshold
 
 CHOICES = {
     "bias": ("augment", "freeze", "free"),
+    "lora": (None, "inputs"),
     "norm": ("freeze", "free", "per-task"),
     "rank_rule": RANK_RULES,
     "unsupported": ("error", "freeze", "free"),
@@ -56,6 +57,8 @@ class GPM(Loop):
         unsupported: What to do with parameters, uses of a weight and buffers that no rule covers: "error" (for buffers, a
             warning), "freeze" (after the first task) or "free".
         recall: Whether to keep what `recall` needs: the order of the directions, and each task's unprotected tensors.
+        lora: "inputs" for a peft model: A of each LoRA adapter stays outside the memory of its layer's inputs, B is free, and
+            `consolidate` adds the adapter to the layer's weight and starts a new one. None treats A and B as any layers.
 
     Raises:
         UnsupportedError: If the model has parameters that no rule covers, or nothing to protect.
@@ -83,16 +86,22 @@ class GPM(Loop):
         rank_rule: str = "paper",
         unsupported: str = "error",
         recall: bool = False,
+        lora: str | None = None,
     ) -> None:
-        options = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
+        options = {"bias": bias, "lora": lora, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
         for option, value in options.items():
             if value not in CHOICES[option]:
                 raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, CHOICES[option]))}.")
         if norm == "per-task" and not recall:
             raise ValueError('norm="per-task" needs recall=True: only `recall` puts the norms of an old task in place.')
+        if lora and recall:
+            raise ValueError(
+                'lora="inputs" excludes recall=True, which reads protected weights, and here only A is one. Save the adapter '
+                "of each task before `consolidate` to have its network back."
+            )
         parsed = parse_threshold(threshold)
         self._protection = Protection(
-            model, protect, exclude, bias=bias, norm=norm, unsupported=unsupported, ordered=recall
+            model, protect, exclude, bias=bias, norm=norm, unsupported=unsupported, ordered=recall, lora=lora
         )
         self._model = self._protection.model
         self._threshold_given = threshold

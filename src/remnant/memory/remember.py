@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from . import lora
 from .audit import preconditions as checks
 from .audit.probe import Probe
 from .loss import Loss
@@ -53,6 +54,9 @@ def remember(
     for weight, subspaces, count in grown:
         weight.adopt(subspaces, [*weight.added, count])
     memory._tasks += 1
+    if memory._protection.adapters:
+        lora.restart(memory._protection.adapters, weights, memory._tasks)
+        anchors = {}  # the weights of the next task are other ones
     memory._constraint.begin_task(anchors)
     memory._buffers.begin_task(moving)
     memory._verifier.remember(task, probe)
@@ -76,7 +80,8 @@ def all_or_nothing(memory: GPM) -> Iterator[dict[Tensor, Tensor]]:
         (module, dict(vars(module)), {h: list(vars(module)[h]) for h in HOOKS}) for module in memory._model.modules()
     ]
     weights = {parameter: parameter.detach().clone() for parameter in memory._protection.parameters}
-    buffers = {buffer: buffer.detach().clone() for buffer in memory._model.buffers()}
+    merged = [adapter.base for adapter in memory._protection.adapters]
+    others = {tensor: tensor.detach().clone() for tensor in [*memory._model.buffers(), *merged]}
     # An interrupt between the end of a `with` block and its exit would leave torch's switches as the block set them.
     fastpath, gradients, random = (
         torch.backends.mha.get_fastpath_enabled(),
@@ -96,7 +101,7 @@ def all_or_nothing(memory: GPM) -> Iterator[dict[Tensor, Tensor]]:
                 for key in vars(module)[kind].keys() - set(present):
                     del vars(module)[kind][key]
         with torch.no_grad():
-            for tensor, value in {**weights, **buffers}.items():
+            for tensor, value in {**weights, **others}.items():
                 tensor.copy_(value)
         torch.backends.mha.set_fastpath_enabled(fastpath)
         torch.set_grad_enabled(gradients)
