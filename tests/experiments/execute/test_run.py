@@ -225,7 +225,6 @@ def test_settings_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None
     for override, says in (
         ("network.name=alexnet", r"AlexNet cannot take images of 8×8"),
         ("threshold.layers.nope=0.9", r"threshold\['nope'\] matches no layer.*hidden.1\.$"),
-        ("network.name=lenet", r"matches no layer.* add --set threshold=0\.97\.$"),
     ):
         with pytest.raises(RunError, match=says):
             run(plan("gpm", tmp_path, *FEW, override))

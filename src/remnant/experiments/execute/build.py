@@ -17,9 +17,8 @@ from remnant.methods import METHODS, Method
 from remnant.models import Network, build
 from remnant.registry import IN_FILE, file_of
 
-from ..settings import Settings, recipe
+from ..settings import Settings
 
-OTHER_LAYERS = " The recipe's thresholds name layers of its own network: add --set threshold=0.97."
 TOO_LARGE = "needs more memory than this machine has. Use smaller inputs, fewer classes or a smaller network."
 
 
@@ -52,10 +51,7 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
             place = _line(error, name)
             raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{place}.") from error
         if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
-            usual = recipe(settings.benchmark, settings.protocol).methods.get(settings.method, {}).get("threshold")
-            names_layers = str(error).startswith("threshold[")
-            hint = OTHER_LAYERS if names_layers and settings.options["threshold"] == usual else ""
-            raise RunError(f"{settings.method} on {settings.benchmark}: {error}{hint}") from error
+            raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
         raise
     return stream, method
 

@@ -104,7 +104,8 @@ def prepare_torch(device: torch.device, *, deterministic: bool, tf32: bool) -> N
     # With more workspace cuBLAS splits a small product among many blocks. That fills an idle GPU: it saves 7 % of a step
     # for one AlexNet alone, and costs as much for each of five. The workspace is small even for one run, because a run's
     # rounding must not depend on the runs beside it.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    if os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8") == ":16:8":
+        os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "128")  # kB, the same size; with more, layers with a bias warn
     if deterministic != torch.are_deterministic_algorithms_enabled():  # setting it loads torch's compiler: seconds
         torch.use_deterministic_algorithms(deterministic)
     if device.type == "cpu":
