@@ -214,13 +214,13 @@ def interrupts(operation: str, count: int) -> Counts:
     return counts
 
 
-@fuzzer("memory: interrupts of consolidate", long=10**6)
+@fuzzer("memory: interrupts of consolidate", long=1000)
 def interrupts_of_consolidate(seed: int, count: int) -> Counts:
     """An exception at up to `count` lines, spread evenly: everything must be as before."""
     return interrupts("consolidate", count)
 
 
-@fuzzer("memory: interrupts of load_state_dict", long=10**6)
+@fuzzer("memory: interrupts of load_state_dict", long=1000)
 def interrupts_of_load(seed: int, count: int) -> Counts:
     """An exception at up to `count` lines, spread evenly: everything must be as before."""
     return interrupts("load_state_dict", count)
