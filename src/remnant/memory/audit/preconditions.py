@@ -29,6 +29,7 @@ FULL = (
     "Full, and from now on fixed: {}. Every input direction of the layer is remembered. A lower threshold or a wider layer "
     "would leave room for more tasks."
 )
+FULL_ADAPTER = ' B of a LoRA adapter has only r input directions: GPM(model, lora="inputs") needs no memory of them.'
 UNCOVERED = (
     "These weights are used in ways that their rule does not cover: {}. They were changed only in directions that no "
     "recorded input uses, and the outputs still moved, so later tasks would move old outputs. Call the layer itself instead "
@@ -89,7 +90,7 @@ def warn(
         FAST_PATH if not probe.inconclusive and probe.fast_path_differs() else "",
         moved.leaks(LEAKS),
         MOVING_BUFFERS.format(", ".join(map(repr, buffers))) if buffers else "",
-        FULL.format(", ".join(full)) if full else "",
+        FULL.format(", ".join(full)) + FULL_ADAPTER * any("lora_B" in name for name in full) if full else "",
         UNREACHED.format(", ".join(unreached)) if unreached else "",
         IGNORED.format(", ".join(left_out)) if left_out else "",
     ]
