@@ -20,7 +20,7 @@ from transformers import ViTConfig, ViTModel
 
 import remnant
 
-TASKS, STEPS, WIDTH, PATCH = 5, 80, 128, 4
+TASKS, STEPS, LR, WIDTH, PATCH = 5, 80, 5e-3, 128, 4
 
 
 class Network(nn.Module):
@@ -56,7 +56,7 @@ def pictures(task: int) -> tuple[Tensor, Tensor]:
 def train(model: Any, task: int, memory: remnant.GPM | None = None) -> None:
     model.train()
     x, y = pictures(task)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=LR)
     if memory is not None:
         memory.attach(optimizer)
     for _ in range(STEPS):
