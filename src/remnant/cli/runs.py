@@ -1,4 +1,4 @@
-"""Commands that start runs and read their results."""
+"""Commands that start runs."""
 
 import inspect
 import sys
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Benchmark = Annotated[str, Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")]
 Method = Annotated[str, Argument(help="A method (remnant list methods), or path/to/file.py:Name.")]
+Methods = Annotated[
+    str, Argument(help="A method (remnant list methods), path/to/file.py:Name, or several: gpm,ewc,er.")
+]
 Root = Annotated[Path, Option("--runs", help="The folder of runs.")]
 Seeds = Annotated[str, Option(help="5 runs seeds 0 to 4; 1,3 runs seeds 1 and 3; 7, runs seed 7.")]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")]
@@ -94,24 +97,32 @@ def _with_run_options(command: Callable[..., None]) -> Callable[..., None]:
 @_with_run_options
 def run(
     benchmark: Benchmark,
-    method: Method,
+    method: Methods,
     options: RunOptions,
     tensorboard: Annotated[Path | None, Option(help="Also write TensorBoard logs to this folder.")] = None,
 ) -> None:
-    """Train a method on a benchmark. Finished seeds are not run again, interrupted ones continue.
+    """Train methods on a benchmark. Finished seeds are not run again, interrupted ones continue.
 
     Example: remnant run permuted-digits gpm --seeds 5 --set lr=0.05
     """
     from remnant.experiments.settings import resolve
 
+    from .compare import run_several
     from .progress import run_and_print
 
     changes = options.set or []
-    settings = resolve(benchmark, method, changes, options.protocol)
-    if settings.optimizer and not any(change.startswith("lr") for change in changes):
-        chosen = f"{settings.optimizer['name']} runs with lr={settings.options['lr']:g}, chosen for plain SGD"
-        print_error(f"{chosen}. Set another with --set lr=…", "Note", "yellow")
-    run_and_print(options.plan(settings), options.quiet, tensorboard)
+    one_file = Path(method.rpartition(":")[0]).expanduser().is_file()  # whose path may have a comma in it
+    plans = []
+    for name in [method] if one_file else dict.fromkeys(map(str.strip, method.split(","))):
+        settings = resolve(benchmark, name, changes, options.protocol)
+        if settings.optimizer and not any(change.startswith("lr") for change in changes):
+            chosen = f"{settings.optimizer['name']} runs with lr={settings.options['lr']:g}, chosen for plain SGD"
+            print_error(f"{chosen}. Set another with --set lr=…", "Note", "yellow")
+        plans.append(options.plan(settings))
+    if len(plans) == 1:
+        run_and_print(plans[0], options.quiet, tensorboard)
+    else:
+        run_several(plans, options.quiet, tensorboard)
 
 
 @app.command()
@@ -143,7 +154,7 @@ def resume(
     if plans and not quiet:
         runs = sum(len(plan.seeds) for plan in plans)
         print_text(f"Resuming {runs} run{'s' * (runs > 1)} below {path}.", err)
-    complete = _for_each(plans, lambda plan: run_and_print(plan, quiet))
+    complete = for_each(plans, lambda plan: run_and_print(plan, quiet))
     raise Exit(not complete or bool(problems))
 
 
@@ -175,7 +186,7 @@ def sweep(
             print_text(change, err, style="bold")
         run_plan(plans[change], options.quiet)
 
-    complete = _for_each(list(plans), run_value)
+    complete = for_each(list(plans), run_value)
     print_rows(f"{benchmark} · {method}", sweep_rows(plans))
     for sentence in without_drift(plans.values()):
         print_error(sentence, "Note", "yellow")
@@ -221,7 +232,7 @@ def reproduce(
         work, problems = reproduction.missing(parse_seeds(seeds), device, parallel)
         for problem in problems:
             print_error(problem)
-        done = not run_missing or _for_each(work, run_job)
+        done = not run_missing or for_each(work, run_job)
         complete = complete and done and not problems
         print_rows(chosen.name, reproduction.rows(), ("benchmark", "method", "variant"))
     raise Exit(not complete)
@@ -246,27 +257,6 @@ def keep(
 
 
 @app.command()
-def report(
-    folders: Annotated[list[Path] | None, Argument(help="Folders with run folders in them.")] = None,
-    output: Annotated[Path, Option("--output", "-o", help="The folder of the report.")] = Path("report"),
-    docs: Annotated[Path | None, Option(help="Also write results.md and its figures to this folder.")] = None,
-) -> None:
-    """Write a page with all tables and figures. Each is also a file: SVG, PNG, Markdown, CSV, LaTeX.
-
-    Example: remnant report results runs -o report
-    """
-    from remnant.report import write_report
-
-    content = write_report(folders or [Path("results")], output, docs)
-    reading, unfinished = content.collection.reading, len(content.unfinished)
-    for path, problem in reading.damaged:
-        print_error(f"{path}: {problem}", "Left out", "yellow")
-    finished = len(reading.runs) - unfinished
-    runs = f"{finished} finished run{'s' * (finished != 1)}" + (f", {unfinished} unfinished" if unfinished else "")
-    print_text(f"{output / 'index.html'}: {runs}, {len(content.grids)} tables, {len(content.drawings)} figures")
-
-
-@app.command()
 def demo() -> None:
     """Compare GPM with fine-tuning on small digits. Takes under a minute on two cores.
 
@@ -277,7 +267,7 @@ def demo() -> None:
     run_demo()
 
 
-def _for_each(work: Sequence[Any], do: Callable[[Any], object]) -> bool:
+def for_each(work: Sequence[Any], do: Callable[[Any], object]) -> bool:
     """Does each piece of work, whether or not an earlier one failed. Returns whether all succeeded."""
     failures = 0
     for piece in work:

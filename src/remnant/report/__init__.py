@@ -1,17 +1,52 @@
-"""Reports: run folders in; the paper's tables and figures, and one page that shows them, out."""
+"""Reports: run folders in; comparisons, the paper's tables and figures, and one page that shows them, out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remnant.errors import UserError
+from remnant.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from .comparison import Compared, compare_runs
+    from .comparison_files import comparison_rows, comparison_text, save_comparison
     from .content import Content
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "Compared": ".comparison",
+            "compare_runs": ".comparison",
+            "comparison_rows": ".comparison_files",
+            "comparison_text": ".comparison_files",
+            "save_comparison": ".comparison_files",
+        },
+    )
 
-__all__ = ["write_report"]
+__all__ = [
+    "Compared",
+    "compare_runs",
+    "comparison_rows",
+    "comparison_text",
+    "naming_missing_packages",
+    "save_comparison",
+    "write_report",
+]
+
+
+@contextmanager
+def naming_missing_packages(what: str) -> Iterator[None]:
+    """Turns a missing matplotlib or Jinja into a UserError that says how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("matplotlib", "jinja2"):
+            raise
+        raise UserError(f"{what} needs {package}, which is not installed: pip install 'remnant[report]'.") from None
 
 
 def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Content:
@@ -28,11 +63,6 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
     Raises:
         UserError: A folder is missing, no folder holds a run, a file cannot be written, or matplotlib or Jinja is missing.
     """
-    try:
+    with naming_missing_packages("The report"):
         from .page import write_report as write
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("matplotlib", "jinja2"):
-            raise
-        raise UserError(f"The report needs {package}, which is not installed: pip install 'remnant[report]'.") from None
     return write(roots, target, docs)

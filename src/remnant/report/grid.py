@@ -103,13 +103,13 @@ def to_csv(grid: Grid) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     headings = [(column.full_heading, f"{column.full_heading} sd") for column in grid.columns]
-    rows = [[cell.plain if isinstance(cell, Number) else (_not_a_formula(cell), "") for cell in r] for r in grid.rows]
+    rows = [[cell.plain if isinstance(cell, Number) else (not_a_formula(cell), "") for cell in r] for r in grid.rows]
     for row in (headings, *rows):
         pairs = zip(grid.columns, row, strict=True)
         writer.writerow([part for column, pair in pairs for part in pair[: 1 + column.spread]])
     return text.getvalue()
 
 
-def _not_a_formula(text: str) -> str:
+def not_a_formula(text: str) -> str:
     """Quotes names that a spreadsheet would run as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

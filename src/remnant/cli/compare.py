@@ -1,0 +1,109 @@
+"""Commands that compare runs: `compare` and `report`, and the table after several methods in one `remnant run`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Exit, Option
+
+from remnant.errors import UserError
+
+from .app import app, err, print_error, print_text
+from .runs import for_each
+
+if TYPE_CHECKING:
+    from remnant.experiments.execute import Plan
+    from remnant.report import Compared
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path] | None, Argument(help="Folders with run folders in them. Default: runs.")] = None,
+    benchmark: Annotated[str | None, Option(help="Only this benchmark.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Also write all formats and pictures here.")] = None,
+    csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
+    markdown: Annotated[bool, Option("--markdown", help="Print Markdown.")] = False,
+    latex: Annotated[bool, Option("--latex", help="Print LaTeX.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare methods over their seeds. Marks the best, and all that cannot be told apart from it.
+
+    Example: remnant compare runs --benchmark permuted-digits -o comparison
+    """
+    from remnant.report import compare_runs, comparison_text, naming_missing_packages, save_comparison
+
+    flags = {"csv": csv, "markdown": markdown, "latex": latex, "json": json}
+    chosen = [form for form, wanted in flags.items() if wanted]
+    if len(chosen) > 1:
+        raise UserError(f"--{' --'.join(chosen)}: choose one. With -o, all formats are written.")
+    compared = compare_runs(folders or [Path("runs")], benchmark)
+    print_left_out(compared)
+    with naming_missing_packages("This output of remnant compare"):
+        if chosen:
+            print_text(comparison_text(compared, chosen[0]), end="")
+        else:
+            print_comparison(compared)
+        for path in save_comparison(compared, output) if output else ():
+            print_text(f"Wrote {path}", err)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path] | None, Argument(help="Folders with run folders in them.")] = None,
+    output: Annotated[Path, Option("--output", "-o", help="The folder of the report.")] = Path("report"),
+    docs: Annotated[Path | None, Option(help="Also write results.md and its figures to this folder.")] = None,
+) -> None:
+    """Write a page with all tables and figures. Each is also a file: SVG, PNG, Markdown, CSV, LaTeX.
+
+    Example: remnant report results runs -o report
+    """
+    from remnant.report import write_report
+
+    content = write_report(folders or [Path("results")], output, docs)
+    reading, unfinished = content.collection.reading, len(content.unfinished)
+    for path, problem in reading.damaged:
+        print_error(f"{path}: {problem}", "Left out", "yellow")
+    finished = len(reading.runs) - unfinished
+    runs = f"{finished} finished run{'s' * (finished != 1)}" + (f", {unfinished} unfinished" if unfinished else "")
+    print_text(f"{output / 'index.html'}: {runs}, {len(content.grids)} tables, {len(content.drawings)} figures")
+
+
+def print_left_out(compared: "Compared") -> None:
+    """Names what the table leaves out, on standard error."""
+    reading = compared.reading
+    for path, problem in reading.damaged:
+        print_error(f"{path}: {problem}", "Left out", "yellow")
+    for remark in reading.remarks:
+        print_error(remark, "Note", "yellow")
+    if unfinished := sum(run.result is None for run in reading.runs):
+        runs = f"{unfinished} unfinished run{'s' * (unfinished > 1)}"
+        print_error(f"{runs}; remnant resume continues {'them' if unfinished > 1 else 'it'}.", "Left out", "yellow")
+
+
+def print_comparison(compared: "Compared") -> None:
+    from remnant.report import comparison_rows
+
+    from .tables import print_rows
+
+    for place, comparison in enumerate(compared.comparisons):
+        title, rows, remarks = comparison_rows(comparison)
+        print_rows(f"\n{title}" if place else title, rows, ("method", "settings"))
+        for remark in remarks:
+            print_text(remark, style="dim")
+
+
+def run_several(plans: Sequence["Plan"], quiet: bool, tensorboard: Path | None = None) -> None:
+    """Runs the plans of several methods, whether or not one fails, and prints one table."""
+    from remnant.experiments.runs import RunFolder, folder_name
+    from remnant.report import compare_runs
+
+    from .progress import run_plan
+
+    def run_method(plan: "Plan") -> None:
+        run_plan(plan, quiet, tensorboard and tensorboard / folder_name(plan.settings.method))
+
+    complete = for_each(plans, run_method)
+    found = [RunFolder.find(plan.root, plan.settings, seed) for plan in plans for seed in plan.seeds]
+    if finished := [folder.path for folder in found if folder is not None and folder.finished]:
+        print_comparison(compare_runs(finished))
+    raise Exit(not complete)

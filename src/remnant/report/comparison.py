@@ -1,0 +1,181 @@
+"""Compares methods on the same stream: mean ± sd over seeds, and how far each is from the best, with an interval."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from remnant.errors import UserError, did_you_mean
+from remnant.evaluation import Spread, average_forgetting
+from remnant.experiments.settings import recipe
+
+from .names import BOUNDS
+from .records import Reading, RunRecord, read_runs
+from .statistics import paired, welch
+from .variants import Variant, collect, flatten
+
+BEST, CANNOT_SAY = "*", "?"
+NO_DIFFERENCE = 1e-9  # accuracies are sums of fractions, which round
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a run, and how to print it. `better` is 1 if more is better, −1 if less is, and 0 if it is not ranked."""
+
+    heading: str
+    of: Callable[[RunRecord], float | None]
+    better: int = 0
+    scale: float = 1.0
+    places: int = 3
+
+    def text(self, value: Spread, sign: str = "-") -> str:
+        return scaled(value, self.scale).text(self.places, sign)
+
+
+def scaled(value: Spread, scale: float) -> Spread:
+    mean, sd = (None if part is None else scale * part for part in (value.mean, value.sd))
+    return Spread(mean, sd, value.n)
+
+
+def _result(name: str) -> Callable[[RunRecord], float | None]:
+    return lambda run: getattr(run.result, name)
+
+
+# Wall-clock times are not ranked, because runs may have shared their device.
+MEASURES = {
+    "acc": Measure("ACC %", _result("acc"), 1, 100.0, 2),
+    "bwt": Measure("BWT", _result("bwt"), 1),
+    "forgetting": Measure("forgetting", lambda run: average_forgetting(run.matrix) if run.matrix else None, -1),
+    "learning_accuracy": Measure("learning acc. %", _result("learning_accuracy"), 1, 100.0, 2),
+    "seconds": Measure("time s", lambda run: sum(run.result.seconds.values()) if run.result else None, places=1),
+    "memory_bytes": Measure("memory kB", _result("memory_bytes"), scale=1e-3, places=0),
+}
+
+
+class Estimate(NamedTuple):
+    """A measure over the seeds of one variant, and its difference from the best one's."""
+
+    value: Spread
+    mark: str = ""  # BEST: the best, or not told apart from it; CANNOT_SAY: there is no interval
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+    paired: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method with one set of settings. A bound shows what can be reached, and does not compete."""
+
+    variant: Variant
+    settings: str  # how they differ from the recipe's
+    estimates: Mapping[str, Estimate]
+
+    @property
+    def bound(self) -> bool:
+        return self.variant.method in BOUNDS
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All methods that learned the same stream, the best first and bounds last. `stream` lists changes to the recipe's."""
+
+    benchmark: str
+    stream: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.benchmark} ({', '.join(self.stream)})" if self.stream else self.benchmark
+
+
+class Compared(NamedTuple):
+    """A comparison for each stream, and what was read."""
+
+    comparisons: tuple[Comparison, ...]
+    reading: Reading
+
+
+def compare_runs(roots: Sequence[Path], benchmark: str | None = None) -> Compared:
+    """Compares all finished runs below some folders.
+
+    Args:
+        roots: Folders with run folders in them, or run folders. If two hold the same settings and seed, the first counts.
+        benchmark: Only this benchmark.
+
+    Raises:
+        UserError: A folder is missing, or no finished run was found.
+    """
+    reading = read_runs(roots)
+    variants = [variant for variant in collect(reading).variants if variant.runs]
+    found = {variant.benchmark for variant in variants}
+    where = ", ".join(map(str, roots))
+    if not found:
+        raise UserError(f"{where} holds no finished run to compare. remnant resume continues unfinished ones.")
+    if benchmark is not None and benchmark not in found:
+        raise UserError(f"{where} holds no finished run of '{benchmark}'. {did_you_mean(benchmark, found)}")
+    chosen = [variant for variant in variants if benchmark in (None, variant.benchmark)]
+    return Compared(tuple(_comparisons(chosen)), reading)
+
+
+def _comparisons(variants: Sequence[Variant]) -> Iterator[Comparison]:
+    streams = [(variant.benchmark, stream_changes(variant)) for variant in variants]
+    order = list(dict.fromkeys(variant.benchmark for variant in variants))
+    pairs = sorted(zip(streams, variants, strict=True), key=lambda pair: (order.index(pair[0][0]), pair[0][1]))
+    for (benchmark, stream), group in groupby(pairs, key=lambda pair: pair[0]):
+        yield Comparison(benchmark, stream, tuple(_rows([variant for _, variant in group])))
+
+
+def stream_changes(variant: Variant) -> tuple[str, ...]:
+    """How the stream differs from the recipe's. Accuracies on different streams do not compare."""
+    own = dict(flatten({"stream": variant.settings.get("stream", {})}))
+    try:
+        usual = dict(flatten(recipe(variant.benchmark).values(variant.method)))
+    except UserError:  # a benchmark of another release
+        usual = {}
+    return tuple(f"{key}={value}" for key, value in own.items() if usual.get(key) != value)
+
+
+def _rows(variants: Sequence[Variant]) -> list[Row]:
+    estimates = {name: _estimates(measure, variants) for name, measure in MEASURES.items()}
+    rows = [
+        Row(variant, _label(variant), {name: estimates[name][place] for name in MEASURES})
+        for place, variant in enumerate(variants)
+    ]
+    return sorted(rows, key=lambda row: (row.bound, -(row.estimates["acc"].value.mean or 0.0)))
+
+
+def _label(variant: Variant) -> str:
+    """The differences from the recipe, except the stream's, which all rows of a table share."""
+    if variant.changes is None:
+        return variant.label
+    return ", ".join(change for change in variant.changes if not change.startswith("stream."))
+
+
+def _estimates(measure: Measure, variants: Sequence[Variant]) -> list[Estimate]:
+    """One estimate for each variant. The best is the contender with the best mean."""
+    values = [{run.seed: measure.of(run) for run in variant.runs} for variant in variants]
+    spreads = [Spread.of(list(each.values())) for each in values]
+    contenders = [i for i, v in enumerate(variants) if v.method not in BOUNDS and spreads[i].mean is not None]
+    if not measure.better or len(contenders) < 2:
+        return [Estimate(spread) for spread in spreads]
+    best = max(contenders, key=lambda i: measure.better * (spreads[i].mean or 0.0))
+    return [_estimate(values[i], values[best], ranked=i in contenders, best=i == best) for i in range(len(variants))]
+
+
+def _estimate(
+    own: Mapping[int, float | None], best_values: Mapping[int, float | None], *, ranked: bool, best: bool
+) -> Estimate:
+    """The spread of a variant's seeds, and its difference from the best: seed by seed if both ran the same seeds."""
+    value, other = Spread.of(list(own.values())), Spread.of(list(best_values.values()))
+    if best:
+        return Estimate(value, BEST)
+    if value.mean is None or other.mean is None:
+        return Estimate(value)
+    same = own.keys() == best_values.keys()
+    if same:
+        interval = paired([(own[seed] or 0.0) - (best_values[seed] or 0.0) for seed in own])
+    else:
+        interval = welch(value, other)
+    mark = CANNOT_SAY if interval is None else BEST * (interval[0] <= NO_DIFFERENCE and interval[1] >= -NO_DIFFERENCE)
+    return Estimate(value, mark * ranked, value.mean - other.mean, interval, same and interval is not None)

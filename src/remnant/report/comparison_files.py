@@ -1,0 +1,163 @@
+"""A comparison as a table for people (terminal, Markdown, LaTeX) and as records for programs (JSON, CSV)."""
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from remnant.evaluation import Spread
+from remnant.files import explained, to_json, write
+
+from .comparison import BEST, CANNOT_SAY, MEASURES, Compared, Comparison, Estimate, Row
+from .grid import Cell, Column, Grid, not_a_formula
+from .names import slug
+
+FORMATS = {"markdown": "md", "latex": "tex", "json": "json", "csv": "csv"}  # and the endings of their files
+VERDICTS = {BEST: True, CANNOT_SAY: None, "": False}
+
+
+def comparison_grid(comparison: Comparison) -> Grid:
+    """The table, with the difference in ACC beside ACC."""
+    columns = [Column("method", text=True), Column("settings", text=True), Column("seeds")]
+    for name, measure in MEASURES.items():
+        columns += [Column(measure.heading)] + [Column("difference [95 %]")] * (name == "acc")
+    rows = [(row.variant.method, row.settings, str(len(row.variant.runs)), *_cells(row)) for row in comparison.rows]
+    marked = [any(str(row[place]).endswith((BEST, CANNOT_SAY)) for row in rows) for place in range(len(columns))]
+    aligned = [  # a mark follows its number, and the numbers stay in line
+        tuple(f"{c}  " if marked[i] and c[-2:] not in (f" {BEST}", f" {CANNOT_SAY}") else c for i, c in enumerate(row))
+        for row in rows
+    ]
+    grid = Grid("comparison", comparison.title, tuple(columns), tuple(aligned), _remarks(comparison))
+    return grid.without_empty_columns()
+
+
+def _cells(row: Row) -> list[str]:
+    cells = []
+    for name, measure in MEASURES.items():
+        estimate = row.estimates[name]
+        cells.append(f"{measure.text(estimate.value)} {estimate.mark}".rstrip())
+        if name == "acc":
+            cells.append(_difference(estimate, measure.scale, measure.places))
+    return cells
+
+
+def _difference(estimate: Estimate, scale: float, places: int) -> str:
+    """`-1.20 [-2.10, -0.30]`; without brackets where there is no interval, and empty for the best."""
+    if estimate.difference is None:
+        return ""
+    mean, *bounds = (Spread(scale * x).text(places, "+") for x in (estimate.difference, *(estimate.interval or ())))
+    return f"{mean} [{', '.join(bounds)}]" if bounds else mean
+
+
+def _remarks(comparison: Comparison) -> tuple[str, ...]:
+    estimates = [row.estimates["acc"] for row in comparison.rows]
+    others = [estimate for estimate in estimates if estimate.difference is not None]
+    remarks = []
+    if others:
+        remarks.append(
+            f"{BEST} The best, or not told apart from it: the 95 % interval of the difference includes 0. "
+            "Each interval is for one pair of methods."
+        )
+    if any(estimate.mark == CANNOT_SAY for estimate in estimates):
+        remarks.append(f"{CANNOT_SAY} One seed has no interval. Run more seeds.")
+    if any(estimate.interval and not estimate.paired for estimate in others):
+        remarks.append("Where the seeds differ from the best method's, the interval is Welch's, else it is paired.")
+    if bounds := [row.variant.method for row in comparison.rows if row.bound]:
+        remarks.append(f"{' and '.join(dict.fromkeys(bounds))}: a bound, which does not compete.")
+    return tuple(remarks)
+
+
+def record(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as JSON, with accuracies as fractions. `best` is null where there is no interval."""
+    return {
+        "benchmark": comparison.benchmark,
+        "stream": list(comparison.stream),
+        "methods": [
+            {
+                **{name: getattr(row.variant, name) for name in ("method", "digest", "command")},
+                **{"settings": row.settings, "seeds": [run.seed for run in row.variant.runs], "bound": row.bound},
+                **{name: _numbers(name, estimate) for name, estimate in row.estimates.items()},
+            }
+            for row in comparison.rows
+        ],
+    }
+
+
+def _numbers(name: str, estimate: Estimate) -> dict[str, Any]:
+    numbers: dict[str, Any] = {"mean": estimate.value.mean, "sd": estimate.value.sd}
+    if MEASURES[name].better:
+        low, high = estimate.interval or (None, None)
+        numbers |= {"best": VERDICTS[estimate.mark], "difference": estimate.difference}
+        numbers |= {"low": low, "high": high, "paired": estimate.paired}
+    return numbers
+
+
+def _csv(compared: Compared) -> str:
+    """The records, a line for each method. Lists become words, and missing values are empty."""
+    lines: list[dict[str, Any]] = []
+    for comparison in map(record, compared.comparisons):
+        where = {"benchmark": comparison["benchmark"], "stream": "; ".join(comparison["stream"])}
+        lines += [{**where, **_flat(method)} for method in comparison["methods"]]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _flat(method: Mapping[str, Any]) -> dict[str, Any]:
+    cells: dict[str, Any] = {}
+    for key, value in method.items():
+        if isinstance(value, dict):
+            cells |= {key if part == "mean" else f"{key}_{part}": number for part, number in value.items()}
+        elif isinstance(value, list):
+            cells[key] = " ".join(map(str, value))
+        else:
+            cells[key] = not_a_formula(value) if isinstance(value, str) else value
+    return cells
+
+
+def comparison_text(compared: Compared, form: str) -> str:
+    """All comparisons as "markdown", "latex", "json" or "csv"."""
+    if form == "json":
+        left_out = [damaged._asdict() for damaged in compared.reading.damaged]
+        content = {"comparisons": [record(each) for each in compared.comparisons], "damaged": left_out}
+        return to_json(content, indent=2).decode()
+    if form == "csv":
+        return _csv(compared)
+    return "\n".join(_document(comparison_grid(each), form) for each in compared.comparisons)
+
+
+def _document(grid: Grid, form: str) -> str:
+    from .page import escape_markdown, render
+
+    table = render(f"table.{FORMATS[form]}.jinja", grid=grid)
+    if form == "latex":
+        return table + "".join(f"% {remark}\n" for remark in grid.remarks)
+    remarks = "".join(f"\n{escape_markdown(remark)}\n" for remark in grid.remarks)
+    return f"## {escape_markdown(grid.title)}\n\n{table}{remarks}"
+
+
+def save_comparison(compared: Compared, folder: Path) -> list[Path]:
+    """Writes the table in every format, and a picture of each stream as SVG and PNG. Returns their paths."""
+    from .figures import comparison_drawing
+
+    contents = {f"comparison.{ending}": comparison_text(compared, form).encode() for form, ending in FORMATS.items()}
+    for comparison in compared.comparisons:
+        svg, png = comparison_drawing(comparison).render()
+        name = slug(comparison.benchmark, *comparison.stream)
+        contents |= {f"{name}.svg": svg.encode(), f"{name}.png": png}
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, data in contents.items():
+        write(folder / name, data)
+    return [folder / name for name in contents]
+
+
+def comparison_rows(comparison: Comparison) -> tuple[str, list[dict[str, str]], tuple[str, ...]]:
+    """The title, the cells by heading and the remarks, for a terminal."""
+    grid = comparison_grid(comparison)
+    headings = [column.heading for column in grid.columns]
+    rows: list[tuple[Cell, ...]] = list(grid.rows)
+    return grid.title, [dict(zip(headings, map(str, row), strict=True)) for row in rows], grid.remarks
