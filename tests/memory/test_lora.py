@@ -69,6 +69,13 @@ def train(memory: GPM, x: Tensor, target: float, **options: Any) -> None:
     train_attached(memory, lambda: (memory._model(x) - target).square().mean(), **options)
 
 
+def two_adapters() -> Any:
+    model = adapted(perceptron(), "0", "2")
+    model.add_adapter("other", peft.LoraConfig(r=3, target_modules=["2"]))
+    model.base_model.set_adapter(["default", "other"])
+    return model.double()
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
@@ -78,6 +85,7 @@ MODELS: dict[str, Callable[[], tuple[Any, int]]] = {
     "linear": lambda: (adapted(perceptron(), "0", "2", dtype=torch.float64), 16),
     "convolution": lambda: (adapted(Images(), "conv", "hidden", dtype=torch.float64), 108),
     "scaled": lambda: (adapted(perceptron(), "0", "2", dtype=torch.float64, use_rslora=True, lora_alpha=7), 16),
+    "two adapters": lambda: (two_adapters(), 16),
     "with dropout": lambda: (adapted(perceptron(), "0", "2", dtype=torch.float64, lora_dropout=0.5), 16),
 }
 

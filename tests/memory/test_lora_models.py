@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import remnant
 from remnant import GPM, LeakError
 
 peft = pytest.importorskip("peft", reason="peft is not installed")
@@ -98,3 +100,22 @@ def test_gpt2_learns_five_tasks_and_forgets_none() -> None:
     model.get_base_model().body.h[0].attn.c_attn.lora_A["default"].weight.data.add_(torch.randn(10, WIDTH))
     with pytest.raises(LeakError, match="lora_A"):
         memory.verify()
+
+
+def test_the_loop_on_the_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lora.md").read_text(encoding="utf-8")
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 3))
+    tasks = [SimpleNamespace(loader=[torch.randn(12, 2) @ torch.randn(2, 16)]) for _ in range(3)]
+    names: dict[str, Any] = {"network": network, "tasks": tasks, "targets": ["0"], "train": learn, "remnant": remnant}
+    names |= {"get_peft_model": peft.get_peft_model, "LoraConfig": peft.LoraConfig, "Adam": torch.optim.Adam}
+    exec(compile(page.split("```python\n")[1].split("```")[0], "docs/lora.md", "exec"), names)
+    assert type(names["network"][0]) is nn.Linear
+    assert len(names["memory"]) == 3
+
+
+def learn(model: nn.Module, loader: list[Tensor], optimizer: torch.optim.Optimizer) -> None:
+    for x in loader * 3:
+        optimizer.zero_grad()
+        (model(x) - 1).square().mean().backward()
+        optimizer.step()
