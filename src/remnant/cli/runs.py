@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from remnant.experiments.paper import TimingJob
     from remnant.experiments.settings import Settings
 
-Benchmark = Annotated[str, Argument(help="A benchmark (remnant list benchmarks), or path/to/file.py:name.")]
+Benchmark = Annotated[
+    str, Argument(help="A benchmark (remnant list benchmarks), path/to/file.py:name, a folder/ of data or an .npz file.")
+]
 Method = Annotated[str, Argument(help="A method (remnant list methods), or path/to/file.py:Name.")]
 Methods = Annotated[
     str, Argument(help="A method (remnant list methods), path/to/file.py:Name, or several: gpm,ewc,er.")

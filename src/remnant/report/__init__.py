@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .comparison import Compared, compare_runs
     from .comparison_files import comparison_rows, comparison_text, save_comparison
     from .content import Content
+    from .one_run import open_run
+    from .two_runs import difference, matrix_difference
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -22,6 +24,9 @@ else:
             "compare_runs": ".comparison",
             "comparison_rows": ".comparison_files",
             "comparison_text": ".comparison_files",
+            "difference": ".two_runs",
+            "matrix_difference": ".two_runs",
+            "open_run": ".one_run",
             "save_comparison": ".comparison_files",
         },
     )
@@ -31,7 +36,10 @@ __all__ = [
     "compare_runs",
     "comparison_rows",
     "comparison_text",
+    "difference",
+    "matrix_difference",
     "naming_missing_packages",
+    "open_run",
     "save_comparison",
     "write_report",
 ]

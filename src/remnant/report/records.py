@@ -64,7 +64,7 @@ def read_runs(roots: Sequence[Path]) -> Reading:
                 if path.is_file():
                     timed.setdefault(path.stem, load_timings([root], path.stem))
                 else:
-                    run = _read_run(path, shown, remarks)
+                    run = read_run(path, shown, remarks)
                     if run.key in runs:
                         first = runs[run.key].path
                         remarks.append(f"{shown} repeats the settings and the seed of {first}, and is not counted.")
@@ -76,7 +76,8 @@ def read_runs(roots: Sequence[Path]) -> Reading:
     return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), timed)
 
 
-def _read_run(path: Path, shown: str, remarks: list[str]) -> RunRecord:
+def read_run(path: Path, shown: str, remarks: list[str]) -> RunRecord:
+    """Reads one run. If its settings were edited, adds a remark."""
     folder = RunFolder.open(path)
     names: dict[str, Any] = {"benchmark": folder.benchmark, "method": folder.method, "seed": folder.seed}
     run = RunRecord(**vars(folder.read()), **names, path=shown, settings=folder.settings)

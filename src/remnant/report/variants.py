@@ -1,6 +1,6 @@
 """Groups runs: a `Variant` is one method on one benchmark with one set of settings, over its seeds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -131,14 +131,7 @@ class Variant:
     @property
     def command(self) -> str:
         """The command that runs these settings again; empty if no recipe leads to them."""
-        if self.changes is None or any(change.startswith("no ") for change in self.changes):
-            return ""
-        words = ["remnant run", quote(self.benchmark), quote(self.method)]
-        for change in self.changes:
-            words.append("--protocol sane" if change == "sane protocol" else f"--set {quote(change)}")
-        seeds = [str(run.seed) for run in self.runs] or ["5"]
-        comma = "," if len(self.runs) == 1 else ""  # without it, one number is the number of seeds
-        return " ".join([*words, f"--seeds {','.join(seeds)}{comma}"])
+        return command_for(self, [run.seed for run in self.runs])
 
     @property
     def devices(self) -> list[str]:
@@ -191,6 +184,25 @@ def collect(reading: Reading) -> Collection:
     return Collection(variants, reading)
 
 
+def command_for(variant: Variant, seeds: Sequence[int]) -> str:
+    """The command that runs the settings of a variant with these seeds, or with five; empty if no recipe leads to them.
+
+    A method in a file is given every setting: finding out which of them its defaults are would run the file.
+    """
+    changed, settings = variant.changes, variant.settings
+    if changed is None and IN_FILE in variant.method:
+        fixed = {"benchmark", "method", "protocol"}
+        own = [f"{key}={value}" for key, value in flatten(settings) if key not in fixed]
+        changed = (*["sane protocol"] * (settings.get("protocol") == "sane"), *own)
+    if changed is None or any(change.startswith("no ") for change in changed):
+        return ""
+    words = ["remnant run", quote(variant.benchmark), quote(variant.method)]
+    for change in changed:
+        words.append("--protocol sane" if change == "sane protocol" else f"--set {quote(change)}")
+    comma = "," if len(seeds) == 1 else ""  # without it, one number is the number of seeds
+    return " ".join([*words, f"--seeds {','.join(map(str, seeds or [5]))}{comma}"])
+
+
 def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The `--set` (and --protocol) that lead from the recipe to these settings; None if there is no recipe."""
     protocol = settings.get("protocol", "paper")
@@ -216,7 +228,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
         if isinstance(value, dict):
             yield from flatten(value, "" if (prefix, key) == ("", "options") else f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else str(value)
+            yield f"{prefix}{key}", str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _section(key: str) -> str:

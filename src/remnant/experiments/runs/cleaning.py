@@ -1,0 +1,141 @@
+"""Finds runs that are unfinished, duplicate or corrupted, and removes them: only a run's own files, and under its lock."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from filelock import FileLock, Timeout
+
+from remnant.errors import RunError
+from remnant.files import TEMPORARY, explained
+
+from .contents import ACCURACY, DRIFT, ENVIRONMENT, EXECUTION, METRICS, RANKS, RESULT, SETTINGS
+from .find import run_folders
+from .folder import CHECKPOINT, LOCK, RunFolder
+
+UNFINISHED, DUPLICATE, CORRUPTED = KINDS = "unfinished", "duplicate", "corrupted"
+FILES = {RESULT, ACCURACY, RANKS, DRIFT, METRICS, EXECUTION, ENVIRONMENT, SETTINGS, LOCK}
+OUR_PATH = re.compile(r"[0-9a-f]{8}/seed\d+")  # the end of a run's path; other programs have folders called seed1 too
+BEING_WRITTEN = "is being written by another process"
+
+
+class Unwanted(NamedTuple):
+    """A run that may be removed, and why. `twin` is the run that a duplicate repeats."""
+
+    path: Path
+    kind: str
+    reason: str
+    twin: Path | None = None
+
+
+def find_unwanted(root: Path) -> tuple[list[Unwanted], list[str]]:
+    """The unfinished, duplicate and corrupted runs at or below `root`, and a sentence for each that is left alone."""
+    if not root.is_dir():
+        raise RunError(f"{root} is not a folder. Give a folder that contains run folders, such as runs.")
+    unwanted: list[Unwanted] = []
+    finished: dict[tuple[str, str, str, int], list[RunFolder]] = {}
+    left: list[str] = []
+    for path in run_folders(root):
+        if path.is_symlink():  # what it points to may lie elsewhere
+            left.append(f"{path} is a link")
+            continue
+        if is_being_written(path):
+            left.append(f"{path} {BEING_WRITTEN}")
+            continue
+        try:
+            folder = RunFolder.open(path)
+            contents = folder.read()
+        except RunError as error:
+            if OUR_PATH.fullmatch("/".join(path.resolve().parts[-2:])):
+                problem = str(error).replace(f"{path}/", "").replace(str(path), "it")
+                unwanted.append(Unwanted(path, CORRUPTED, problem))
+            else:
+                left.append(f"{path} cannot be read as a run, and is not in a place where remnant puts runs")
+            continue
+        if contents.result is None:
+            tasks = contents.matrix and f"{contents.matrix.learned} of {contents.matrix.tasks} tasks done"
+            unwanted.append(Unwanted(path, UNFINISHED, tasks or "no task done"))
+        else:
+            finished.setdefault((folder.benchmark, folder.method, contents.digest, folder.seed), []).append(folder)
+    for folders in finished.values():
+        repeated, others = _repeated(folders)
+        unwanted += repeated
+        left += others
+    return sorted(unwanted, key=lambda each: (KINDS.index(each.kind), each.path)), left
+
+
+def _repeated(folders: list[RunFolder]) -> tuple[list[Unwanted], list[str]]:
+    """The copies among runs of the same settings and seed, and a sentence for each whose accuracies differ."""
+    first, *others = sorted(folders, key=_out_of_place)
+    copies = [other for other in others if other.matrix() == first.matrix()]
+    return [Unwanted(copy.path, DUPLICATE, f"the same as {first.path}", first.path) for copy in copies], [
+        f"{other.path} repeats {first.path} with other accuracies (remnant diff shows them)"
+        for other in others
+        if other not in copies
+    ]
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a live process holds the lock of a run folder."""
+    if (path / LOCK).is_file():
+        try:
+            with suppress(OSError), _locked(path):
+                pass
+        except RunError:
+            return True
+    return False
+
+
+def remove_run(run: Unwanted, root: Path) -> None:
+    """Removes the run's files, its folder, and the folders up to `root` that are then empty.
+
+    Raises:
+        RunError: A process writes to it, it has changed since it was found, or a file cannot be removed.
+    """
+    path = run.path
+    with explained(path / "*"):
+        with _locked(path):
+            if run.kind == UNFINISHED and (path / RESULT).exists():
+                raise RunError(f"{path} was finished after it was listed. It stays.")
+            if run.twin is not None and not (run.twin / RESULT).is_file():
+                raise RunError(f"{run.twin}, which {path} repeats, is gone. It stays.")
+            # The result goes first and the settings last, so that an interrupt leaves an unfinished run.
+            own = [name for name in os.listdir(path) if _is_own(name) and name != LOCK]
+            for name in sorted(own, key=lambda name: (name != RESULT, name == SETTINGS)):
+                (path / name).unlink(missing_ok=True)
+        (path / LOCK).unlink(missing_ok=True)
+        if others := sorted(os.listdir(path)):
+            raise RunError(f"{path} keeps {', '.join(others)}: the run's own files are removed, these are not its own.")
+        path.rmdir()
+    with suppress(OSError):  # a folder that is not empty ends the loop
+        for folder in path.parents:
+            if not folder.is_relative_to(root) or folder == root:
+                break
+            folder.rmdir()
+
+
+def _out_of_place(folder: RunFolder) -> tuple[bool, int, Path]:
+    """Sorts a run where `remnant run` put it before copies elsewhere."""
+    moved = folder.path.resolve().parts[-len(folder.relative_path.parts) :] != folder.relative_path.parts
+    return moved, len(folder.path.parts), folder.path
+
+
+def _is_own(name: str) -> bool:
+    return name in FILES or bool(CHECKPOINT.fullmatch(name) or TEMPORARY.fullmatch(name))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds the lock of a run folder, also of one whose settings cannot be read; RunError if another process does."""
+    lock = FileLock(path / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunError(f"{path} {BEING_WRITTEN}. It stays.") from None
+    try:
+        yield
+    finally:
+        lock.release()
