@@ -1,6 +1,7 @@
 """Reads and writes files. A file is complete or not there at all, and errors of the disk say what to do."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -176,3 +177,14 @@ def _sentence(path: Path, error: OSError) -> str:
             return f"{problem} Choose a folder for the runs on a file system that supports locks."
         case _:
             return f"{path} could not be read or written: {error.strerror or error}. Check the path and the disk."
+
+
+def fingerprint(path: Path) -> str:
+    """Returns a hash of a file's content, or of the names and sizes of the files in a folder."""
+    if not path.is_dir():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    files = sorted(
+        (each.relative_to(path).as_posix(), each.stat().st_size) for each in path.rglob("*") if each.is_file()
+    )
+    return hashlib.sha256(repr(files).encode()).hexdigest()[:16]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("typer")
@@ -107,6 +108,23 @@ def test_a_users_own_stream(folder: Path) -> None:
     )
     result = remnant("run", "own.py:stream", "gpm", "--set", "training.epochs=1", "--device", "cpu")
     assert "ACC" in result.stdout
+
+
+def test_data_on_disk_needs_no_python_file(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    command = ("run", "data/points.npz", "gpm", "--set", "training.epochs=1", "--device", "cpu")
+    (folder / "data").mkdir()
+    np.savez(folder / "data/points.npz", x=rng.normal(size=(40, 4)), y=np.arange(40) % 4)
+    assert "Say how many tasks they make" in remnant(*command, code=1).stderr
+    assert "Did you mean 'stream.tasks'?" in remnant(*command, "--set", "stream.taks=2", code=1).stderr
+    assert "For the folder of that name, write data/." in remnant("run", "data", "gpm", code=1).stderr
+    assert "ACC" in remnant(*command, "--set", "stream.tasks=2").stdout
+    assert "already finished" in remnant(*command, "--set", "stream.tasks=2").stderr
+    np.savez(folder / "data/points.npz", x=rng.normal(size=(40, 4)), y=np.arange(40) % 4)
+    assert (
+        "was made with another version of data/points.npz"
+        in remnant(*command, "--set", "stream.tasks=2", code=1).stderr
+    )
 
 
 def test_resume_says_when_there_is_nothing_to_do(folder: Path) -> None:

@@ -168,6 +168,25 @@ class Ragged(Squares):
         return torch.zeros(1 + i // 3), i % 2
 
 
+class Rows(Squares):
+    """Its examples are dicts, as those of HuggingFace datasets."""
+
+    def __init__(self, *columns: str) -> None:
+        super().__init__(6)
+        self.columns = columns
+
+    def __getitem__(self, i: int) -> dict[str, object]:  # type: ignore[override]
+        x, y = super().__getitem__(i)
+        return {name: y if number else x for number, name in enumerate(self.columns)}
+
+
+def test_rows_may_be_dicts() -> None:
+    for columns in (("x", "y"), ("image", "label"), ("pixel_values", "labels", "attention_mask")):
+        task = Stream.from_datasets([Rows(*columns)], [Rows(*columns)])[0]
+        assert task.train.x[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5]
+        assert task.train.y.tolist() == [0, 1, 0, 1, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("train", "words"),
     [
@@ -176,6 +195,8 @@ class Ragged(Squares):
         (Ragged(6), "example 3 has shape (2,), the first (1,)"),
         (Squares(0), "there are no examples"),
         (TensorDataset(torch.zeros(4, 2)), "is not a pair (x, label)"),
+        (Rows("image", "lable"), "example 0: no column is called y, label, labels"),
+        (Rows("image", "label", "target"), "label, target could all be y"),
     ],
 )
 def test_a_dataset_that_cannot_be_used_says_why(train: Dataset[tuple[torch.Tensor, int]], words: str) -> None:
@@ -228,8 +249,16 @@ def test_a_valid_folder_and_grey_images_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({}, "has no folders task01"),
-        ({"task1/train/a/0.png": 1, "task1/train/b/0.png": 1}, "task1/test has no folders of images"),
+        ({}, "has no pictures in CLASS/, TASK/CLASS/"),
+        ({"0.png": 1}, "0.png: a picture lies in CLASS/, TASK/CLASS/"),
+        ({"a/0.png": 1, "task1/a/0.png": 1}, "all pictures of a stream in the same one"),
+        ({"a/0.png": 1, "test/a/0.png": 1}, "all pictures of a stream in the same one"),
+        ({"test/a/0.png": 1, "test/b/0.png": 1}, "has no train part, only test"),
+        (
+            {"a/0.png": 1, "b/0.png": 1, "c/0.png": 1},
+            "has 3 classes. Say how many tasks they make: --set stream.tasks=",
+        ),
+        ({"task1/train/a/0.png": 1, "task1/train/b/0.png": 1}, "has no test examples"),
         ({f"task1/{p}/a/0.png": 1 for p in ("train", "test")}, "has one class"),
         (
             {f"task1/{p}/{c}/0.png": 1 for p in ("train", "test") for c in "ab"} | {"task1/test/c/0.png": 1},

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from remnant.experiments.settings import Settings
 
 Benchmark = Annotated[
-    str, Argument(help="A benchmark (remnant list benchmarks), path/to/file.py:name, a folder/ of data or an .npz file.")
+    str,
+    Argument(help="A benchmark (remnant list benchmarks), path/to/file.py:name, a folder/ of data or an .npz file."),
 ]
 Method = Annotated[str, Argument(help="A method (remnant list methods), or path/to/file.py:Name.")]
 Methods = Annotated[

@@ -12,6 +12,7 @@ __all__ = [
     "BENCHMARKS",
     "BUILT_IN",
     "DATASETS",
+    "DATA_PATH",
     "DataError",
     "Dataset",
     "MissingDataError",
@@ -30,11 +31,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .benchmarks import BENCHMARKS, BUILT_IN, load_stream
+    from .benchmarks import BENCHMARKS, BUILT_IN, DATA_PATH, load_stream
     from .stream import Split, Stream, Task
 else:  # these import torch
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        dict.fromkeys(("BENCHMARKS", "BUILT_IN", "load_stream"), ".benchmarks")
+        dict.fromkeys(("BENCHMARKS", "BUILT_IN", "DATA_PATH", "load_stream"), ".benchmarks")
         | dict.fromkeys(("Split", "Stream", "Task"), ".stream"),
     )

@@ -1,12 +1,15 @@
 """Streams by name: `load_stream("pmnist", seed=2, tasks=5)`."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from remnant.options import checked, options_of
-from remnant.registry import IN_FILE, Registry
+from remnant.registry import IN_FILE, Registry, UnknownNameError
 
 from . import class_groups, permuted
 from .errors import DataError
@@ -39,7 +42,29 @@ BUILT_IN = {
     "mnist-incremental": BuiltIn(class_groups.mnist_incremental, ("mnist",), (1, 28, 28), "single"),
 }
 
-BENCHMARKS: Registry[Stream | StreamFunction] = Registry("stream", "remnant.streams")
+DATA_PATH = re.compile(r"[/\\]|\.npz$")  # a stream's name with this in it is the path of its data; a .py: comes first
+
+
+class Streams(Registry[Stream | StreamFunction]):
+    """Streams by name, or by the path of their data: `images/`, `digits.npz`."""
+
+    def __missing__(self, name: str) -> Stream | StreamFunction:
+        if ".py" in name or not DATA_PATH.search(name):
+            return super().__missing__(name)
+        from .on_disk import stream_on_disk
+
+        path = Path(name).expanduser()
+        if not path.is_dir() and not (path.is_file() and path.suffix == ".npz"):
+            raise UnknownNameError(f"There is no folder {name}, nor an .npz file of that name.")
+
+        @wraps(stream_on_disk)
+        def stream(**options: Any) -> Stream:
+            return stream_on_disk(path, **options)
+
+        return stream
+
+
+BENCHMARKS = Streams("stream", "remnant.streams")
 BENCHMARKS.update({name: stream.function for name, stream in BUILT_IN.items()})
 
 
@@ -48,8 +73,8 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
 
     Args:
         stream: a built-in name (`remnant list benchmarks`), an entry point of the group `remnant.streams`,
-            `path/to/file.py:name`, a Stream, or a function that returns one. A function gets the seed if it has a
-            parameter `seed`; its other parameters are its options.
+            `path/to/file.py:name`, the path of data (`images/`, `digits.npz`), a Stream, or a function that returns one.
+            A function gets the seed if it has a parameter `seed`; its other parameters are its options.
         seed: a whole number from 0 up, from which all random choices follow.
         **options: options of the stream, such as `tasks=5`.
 

@@ -1,11 +1,9 @@
-"""Builds a user's own stream from arrays, torch Datasets or a folder of images, `taskNN/{train,test}/CLASS/…`."""
+"""Builds a user's own stream from arrays or torch Datasets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from os import PathLike
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,15 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
+from .columns import INPUTS, LABELS, pick
 from .errors import DataError
-from .sets.image_formats import class_folders, decode
 from .stream import CPU, Head, Split, Stream, Task
-from .task_builder import Rows, generator, held_out_count, hold_out, normalise
+from .task_builder import Rows, as_inputs, generator, held_out_count
 
 ArrayLike = Tensor | NDArray[Any]
 Pair = tuple[ArrayLike, ArrayLike]
 TorchExamples = TorchDataset[tuple[ArrayLike, int]]
-Size = tuple[int, int]  # height, width
 T = TypeVar("T")
 MOST_CLASSES = 1_000_000  # of one head
 
@@ -53,10 +50,7 @@ class Examples:
 
         def x(device: torch.device) -> Tensor:
             self.y()  # refuses a wrong label before it reaches a loss
-            values = self.read()[0][chosen].to(device)
-            if values.dtype == torch.uint8:
-                return values.to(torch.float32).mul_(1 / 255)
-            return values if values.dtype == torch.int64 else values.to(torch.float32)
+            return as_inputs(self.read()[0][chosen].to(device))
 
         return Split(self.size if rows is None else len(rows), x, lambda: self.y()[chosen].to(CPU))
 
@@ -126,9 +120,11 @@ def from_dataset(dataset: TorchExamples, where: str) -> Examples:
         raise DataError(f"{where}: {type(dataset).__name__} has no length; only map-style Datasets can be used.")
 
     def example(i: int) -> tuple[Tensor, int]:
-        item = dataset[i]
+        item: Any = dataset[i]
+        if isinstance(item, Mapping):
+            item = item[pick(item, INPUTS, f"{where}: example {i}")], item[pick(item, LABELS, f"{where}: example {i}")]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise DataError(f"{where}: example {i} is not a pair (x, label).")
+            raise DataError(f"{where}: example {i} is not a pair (x, label), nor a dict with both.")
         if not isinstance(item[0], Tensor | np.ndarray):
             kind = type(item[0]).__name__
             raise DataError(f"{where}: example {i} is a {kind}; give the Dataset a transform that makes tensors.")
@@ -211,64 +207,3 @@ def _splits(given: dict[str, Examples], shares: dict[str, float], seed: int, tas
     if held:
         splits["train"] = train.split(order[held:])
     return splits
-
-
-def from_folder(
-    path: str | PathLike[str], head: Head, size: Size | None, valid: float, name: str | None, seed: int
-) -> Stream:
-    """See `Stream.from_folder`."""
-    root = Path(path).expanduser()
-    folders = sorted(p for p in root.glob("*") if p.is_dir() and p.name.lower().startswith("task"))
-    if not folders:
-        raise DataError(f"{root} has no folders task01, task02, … with train/CLASS/ and test/CLASS/ of images in each.")
-    found = [_classes_by_part(folder) for folder in folders]
-    file = next(iter(found[0]["train"].values()))[0]
-    first = decode(file.read_bytes(), file, None, size)
-    shape = (1 if first.ndim == 2 else 3, first.shape[0], first.shape[1])
-    all_classes = sorted({each for parts in found for each in parts["train"]})
-    tasks = []
-    for number, (folder, parts) in enumerate(zip(folders, found, strict=True)):
-        own = sorted(parts["train"])
-        outputs = {each: i for i, each in enumerate(all_classes if head == "single" else own)}
-        images = {part: [(f, outputs[c]) for c, files in parts[part].items() for f in files] for part in parts}
-        if not images["valid"]:
-            train, held = hold_out(np.arange(len(images["train"])), valid, seed, number)
-            images["valid"] = [images["train"][i] for i in held]
-            images["train"] = [images["train"][i] for i in train]
-        splits = {part: _image_split(each, shape, size) for part, each in images.items()}
-        tasks.append(Task(folder.name, len(own), **splits, labels=tuple(outputs[each] for each in own)))
-    sizes = (len(all_classes),) if head == "single" else tuple(task.classes for task in tasks)
-    return Stream(name or root.name, tuple(tasks), head, shape, sizes, seed)
-
-
-def _classes_by_part(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Part → class → its images, for the train, valid and test folders of a task."""
-    parts = {}
-    for part in ("train", "valid", "test"):
-        under = folder / part
-        names = sorted(p.relative_to(under).as_posix() for p in under.rglob("*") if p.is_file())
-        parts[part] = {name: [under / file for file in files] for name, files in class_folders(names).items()}
-        if not parts[part] and part != "valid":
-            raise DataError(f"{under} has no folders of images, one per class.")
-        if unknown := sorted(parts[part].keys() - parts["train"].keys()):
-            raise DataError(f"{under} has the class '{unknown[0]}', which {folder / 'train'} does not have.")
-    return parts
-
-
-def _image_split(images: list[tuple[Path, int]], shape: tuple[int, int, int], size: Size | None) -> Split:
-    """A split of image files with their labels."""
-    channels, height, width = shape
-
-    def x(device: torch.device) -> Tensor:
-        pixels = torch.empty((len(images), *shape), dtype=torch.uint8)
-        for i, (file, _) in enumerate(images):
-            image = decode(file.read_bytes(), file, channels, size)
-            if image.shape[:2] != (height, width):
-                raise DataError(
-                    f"{file} is {image.shape[0]} × {image.shape[1]}, the first image {height} × {width}. "
-                    f"Pass size=({height}, {width}) to resize all images."
-                )
-            pixels[i] = torch.from_numpy(image.copy()).view(height, width, channels).permute(2, 0, 1)
-        return normalise(pixels.to(device))
-
-    return Split(len(images), x, lambda: torch.tensor([label for _, label in images], dtype=torch.int64))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 from weakref import WeakKeyDictionary, ref
 
@@ -250,23 +251,31 @@ class Stream(Sequence[Task]):
         cls,
         path: str | PathLike[str],
         *,
+        tasks: int | None = None,
+        class_order: Literal["natural", "shuffled"] = "natural",
         head: Head = "multi",
         size: tuple[int, int] | None = None,
+        test: float = 0.2,
         valid: float = 0.0,
         name: str | None = None,
         seed: int = 0,
     ) -> Stream:
-        """A stream of image files in `taskNN/{train,test}/CLASS/`, and `valid` beside them if there is one.
+        """A stream of image files in `CLASS/`, `TASK/CLASS/`, `{train,test}/CLASS/` or `TASK/{train,test}/CLASS/`.
 
         Tasks and classes follow in the order of their folders' names. Pixels lie between 0 and 1 and are read on first use.
 
         Args:
-            path: the folder that holds task01, task02, …
+            path: the folder.
+            tasks: how many tasks to divide the classes into, if there are no folders of tasks.
+            class_order: the order in which classes are divided: by name, or shuffled by the seed.
             head: "multi" or "single"; with "single", folders of the same name are one class.
             size: (height, width) to resize all images to; without it, all must have the same size.
-            valid: the share of train to hold out where a task has no `valid` folder.
+            test, valid: the share of train to hold out where there is no such folder.
             name, seed: as in `from_arrays`; the default name is that of the folder.
         """
-        from .own import from_folder
+        from .pictures import picture_tables
+        from .table import Division
 
-        return from_folder(path, head, size, valid, name, seed)
+        root = Path(path).expanduser()
+        division = Division(tasks, class_order, head, test, valid, seed)
+        return division.stream(name or root.name, picture_tables(root, size))

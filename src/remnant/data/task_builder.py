@@ -35,10 +35,10 @@ def held_out_count(count: int, share: float, option: str = "valid") -> int:
     return int(count * share + 1e-9)
 
 
-def hold_out(rows: Rows, share: float, seed: int, task: int) -> tuple[Rows, Rows]:
-    """Training and validation rows after a seeded shuffle."""
-    shuffled = generator(seed, "validation", task).permutation(rows)
-    count = held_out_count(len(rows), share)
+def hold_out(rows: Rows, share: float, seed: int, task: int, part: str = "validation") -> tuple[Rows, Rows]:
+    """Training rows and those held out for validation, or for another part, after a seeded shuffle."""
+    shuffled = generator(seed, part, task).permutation(rows)
+    count = held_out_count(len(rows), share, "valid" if part == "validation" else part)
     return shuffled[count:], shuffled[:count]
 
 
@@ -50,6 +50,13 @@ def normalise(
     scale = torch.tensor([1 / (white * s) for s in std], dtype=torch.float32, device=x.device)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=x.device)
     return (x * scale.view(-1, 1, 1)).sub_(shift.view(-1, 1, 1))  # bytes times float32 is float32
+
+
+def as_inputs(values: Tensor) -> Tensor:
+    """What a network gets: bytes become float32 from 0 to 1; int64 stays, for tokens; the rest becomes float32."""
+    if values.dtype == torch.uint8:
+        return values.to(torch.float32).mul_(1 / 255)
+    return values if values.dtype == torch.int64 else values.to(torch.float32)
 
 
 CIFAR = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)

@@ -51,7 +51,7 @@ def folder_name(name: str) -> str:
     """The name itself if it is plain. `dir/own.py:stream` becomes `own.py-stream-` and a hash of the whole name."""
     if PLAIN_NAME.fullmatch(name):
         return name
-    end = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", name)[-1]).strip("-._")[:40]
+    end = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", name.rstrip("/"))[-1]).strip("-._")[:40]
     mark = blake2b(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
     return f"{end}-{mark}" if end else mark
 

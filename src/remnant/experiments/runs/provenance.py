@@ -5,7 +5,6 @@ The digest of a run covers only its settings, so the code may change under it. T
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import subprocess
@@ -20,7 +19,9 @@ import numpy as np
 import torch
 
 import remnant
+from remnant.data import DATA_PATH
 from remnant.errors import RunError
+from remnant.files import fingerprint
 from remnant.registry import IN_FILE, file_of
 
 from .contents import RESULT
@@ -32,15 +33,16 @@ CODE = ("remnant", "commit", "modified")
 
 
 def own_files(settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
-    """The user's own files in a run's settings, by their keys in `environment.json`, each with a hash of its content."""
+    """The user's own files and data in a run's settings, by their keys in `environment.json`, each with a hash."""
     names = {"stream": settings.get("benchmark", ""), "method": settings.get("method", "")}
     names |= {part: settings.get(part, {}).get("name", "") for part in ("network", "optimizer")}
+    paths = {f"{part}_file": file_of(name) for part, name in names.items() if IN_FILE in name}
+    if "stream_file" not in paths and DATA_PATH.search(names["stream"]):
+        paths["stream_data"] = Path(names["stream"]).expanduser()
     found = {}
-    for part, name in names.items():
-        if IN_FILE in name:
-            path = file_of(name)
-            with suppress(OSError):
-                found[f"{part}_file"] = path, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    for key, path in paths.items():
+        with suppress(OSError):
+            found[key] = path, fingerprint(path)
     return found
 
 
@@ -55,12 +57,12 @@ def check_files(folder: RunFolder) -> None:
 
 
 def doubtful_files(folder: RunFolder) -> list[Path]:
-    """Returns the user's files that appeared after the run began or lie in its folder; they may come from someone else."""
+    """Returns the user's code that appeared after the run began or lies in its folder; it may come from someone else."""
     noted, top = _environment(folder), folder.path.resolve().parents[len(folder.relative_path.parts) - 2]
     return [
         path
         for key, (path, _) in own_files(folder.settings).items()
-        if not noted.get(key) or path.resolve().is_relative_to(top)
+        if key.endswith("_file") and (not noted.get(key) or path.resolve().is_relative_to(top))
     ]
 
 

@@ -5,9 +5,10 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from remnant.data import BENCHMARKS
+from remnant.data import BENCHMARKS, DATA_PATH
 from remnant.errors import did_you_mean
 from remnant.options import OptionError
 from remnant.registry import IN_FILE
@@ -65,14 +66,15 @@ def section_of(key: str) -> str:
 
 @cache
 def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
-    """Returns the recipe of a benchmark. Streams from a file or an installed package share the recipe `default.toml`."""
+    """Returns the recipe of a benchmark. Streams from files or an installed package share the recipe `default.toml`."""
     if protocol not in PROTOCOLS:
         raise OptionError(f"--protocol {protocol}: write {' or '.join(PROTOCOLS)}.")
     has_own = benchmark in RECIPES
     if not has_own and benchmark.endswith(".py"):
         raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
-    if not has_own and IN_FILE not in benchmark and benchmark not in BENCHMARKS:
-        raise OptionError(f"No benchmark called '{benchmark}'. {did_you_mean(benchmark, BENCHMARKS)}")
+    if not has_own and IN_FILE not in benchmark and benchmark not in BENCHMARKS and not DATA_PATH.search(benchmark):
+        folder = f"For the folder of that name, write {benchmark}/." if Path(benchmark).is_dir() else ""
+        raise OptionError(f"No benchmark called '{benchmark}'. {folder or did_you_mean(benchmark, BENCHMARKS)}")
     file = f"{benchmark}.toml" if has_own else FALLBACK
     content = tomllib.loads(FILES[file].read_text(encoding="utf-8"))
     sane, methods = content.pop("sane", {}), content["methods"]

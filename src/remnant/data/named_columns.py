@@ -1,0 +1,110 @@
+"""Reads data that comes in named columns: an `.npz` file, or a dataset saved by HuggingFace datasets."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .columns import INPUTS, LABELS, Names, as_values, pick, pick_task
+from .errors import DataError, MissingExtraError
+from .pictures import Size, picture_reader
+from .table import PARTS, Table
+from .task_builder import Rows
+
+
+def npz_tables(path: Path, names: Names) -> dict[str, Table]:
+    """The parts of an `.npz` file. Its keys are columns, with the part before or after: x_train, train_images, y."""
+    parts: dict[str, dict[str, NDArray[Any]]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for key in file.files:
+                words = key.split("_")
+                part = next((PARTS[word.lower()] for word in words if word.lower() in PARTS), "train")
+                column = "_".join(word for word in words if word.lower() not in PARTS)
+                parts.setdefault(part, {})[column] = file[key]
+    except Exception as error:  # numpy and zipfile can raise nearly anything on damaged files
+        raise DataError(f"{path} is not a readable .npz file of arrays ({error}).") from error
+    return {part: _npz_table(f"{path}, {part}", columns, names) for part, columns in parts.items()}
+
+
+def _npz_table(where: str, columns: dict[str, NDArray[Any]], names: Names) -> Table:
+    name = pick(columns, INPUTS, where, names.x)
+    x = columns[name]
+    if x.ndim < 2 or x.dtype.kind not in "iufb":
+        raise DataError(
+            f"{where}: {name} is {x.dtype} of shape {x.shape}; expected numbers, and one row or image per example."
+        )
+    return _table(where, columns, columns.__getitem__, names, len(x), lambda rows: _channels_first(x[rows]))
+
+
+def saved_tables(path: Path, names: Names, size: Size | None) -> dict[str, Table]:
+    """The parts of a dataset that HuggingFace datasets has saved."""
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise MissingExtraError(f"{path} needs HuggingFace datasets: pip install 'remnant[datasets]'.") from error
+    try:
+        loaded: Any = load_from_disk(str(path))
+    except Exception as error:  # the files may be damaged in any way
+        raise DataError(f"{path} is not a readable HuggingFace dataset ({error}).") from error
+    splits = loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    chosen = {PARTS[split]: data for split, data in splits.items() if split in PARTS}
+    return {part: _saved_table(f"{path}, {part}", data, names, size) for part, data in chosen.items()}
+
+
+def _saved_table(where: str, data: Any, names: Names, size: Size | None) -> Table:
+    from datasets import Image
+
+    name = pick(data.column_names, INPUTS, where, names.x)
+    if isinstance(data.features[name], Image):
+        # As they are stored, for our own decoder and its limits.
+        encoded = data.select_columns([name]).cast_column(name, Image(decode=False))
+        read = picture_reader(lambda row: (_content(encoded[row][name]), f"{where}: picture {row}"), size)
+    else:
+        read = _number_reader(data.with_format("numpy", [name]), name, where)
+    return _table(where, data.column_names, data.__getitem__, names, len(data), read)
+
+
+def _content(picture: Mapping[str, Any]) -> bytes:
+    content: bytes | None = picture["bytes"]
+    return content or Path(picture["path"]).read_bytes()
+
+
+def _number_reader(data: Any, name: str, where: str) -> Callable[[Rows], Tensor]:
+    def read(rows: Rows) -> Tensor:
+        x = np.asarray(data[rows][name])
+        if x.dtype.kind not in "iufb":
+            raise DataError(
+                f"{where}: {name} is text, or its examples have several lengths. Tokenise text, pad all examples to one "
+                "length, and save the dataset again."
+            )
+        return _channels_first(x)
+
+    return read
+
+
+def _table(
+    where: str,
+    columns: Iterable[str],
+    get: Callable[[str], Any],
+    names: Names,
+    count: int,
+    read: Callable[[Rows], Tensor],
+) -> Table:
+    label, task = pick(columns, LABELS, where, names.y), pick_task(columns, where, names.task)
+    y = as_values(get(label), count, where, label)
+    return Table(where, y, None if task is None else as_values(get(task), count, where, task), read)
+
+
+def _channels_first(x: NDArray[Any]) -> Tensor:
+    """Images with their channels first, as torch has them. Bytes N×H×W are grey images."""
+    values = torch.from_numpy(x)
+    if values.ndim == 3 and values.dtype == torch.uint8:
+        return values.unsqueeze(1)
+    if values.ndim == 4 and values.shape[3] in (1, 3) and values.shape[1] not in (1, 3):
+        return values.permute(0, 3, 1, 2).contiguous()
+    return values
