@@ -16,6 +16,7 @@ from .statistics import paired, welch
 from .variants import Variant, collect, flatten
 
 BEST, CANNOT_SAY = "*", "?"
+NAMES = ("benchmark", "method", "protocol")  # settings that a table shows elsewhere
 NO_DIFFERENCE = 1e-9  # accuracies are sums of fractions, which round
 
 
@@ -68,7 +69,7 @@ class Row:
     """One method with one set of settings. A bound shows what can be reached, and does not compete."""
 
     variant: Variant
-    settings: str  # how they differ from the recipe's
+    settings: tuple[str, ...]  # how they differ from the recipe's, except in the stream
     estimates: Mapping[str, Estimate]
 
     @property
@@ -78,15 +79,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All methods that learned the same stream, the best first and bounds last. `stream` lists changes to the recipe's."""
+    """All methods that learned the same stream, the best first and bounds last."""
 
     benchmark: str
-    stream: tuple[str, ...]
+    stream: tuple[str, ...]  # how it differs from the recipe's
     rows: tuple[Row, ...]
 
     @property
+    def shared(self) -> tuple[str, ...]:
+        """The changes to the recipe that all rows have in common, if there are several."""
+        first, *others = (row.settings for row in self.rows)
+        return tuple(change for change in first if others and all(change in other for other in others))
+
+    @property
     def title(self) -> str:
-        return f"{self.benchmark} ({', '.join(self.stream)})" if self.stream else self.benchmark
+        changes = ", ".join([*self.stream, *self.shared])
+        return f"{self.benchmark} ({changes})" if changes else self.benchmark
+
+    def label(self, row: Row) -> str:
+        """The changes of a row that are not in the title."""
+        return ", ".join(change for change in row.settings if change not in self.shared)
 
 
 class Compared(NamedTuple):
@@ -128,28 +140,31 @@ def _comparisons(variants: Sequence[Variant]) -> Iterator[Comparison]:
 
 def stream_changes(variant: Variant) -> tuple[str, ...]:
     """How the stream differs from the recipe's. Accuracies on different streams do not compare."""
-    own = dict(flatten({"stream": variant.settings.get("stream", {})}))
+    return tuple(change for change in _without_running(variant) if change.startswith("stream."))
+
+
+def _without_running(variant: Variant) -> list[str]:
+    """The settings that are not in the recipe, also for a method from a file, whose defaults only the file knows."""
     try:
         usual = dict(flatten(recipe(variant.benchmark).values(variant.method)))
     except UserError:  # a benchmark of another release
         usual = {}
-    return tuple(f"{key}={value}" for key, value in own.items() if usual.get(key) != value)
+    own = {key: value for key, value in flatten(variant.settings) if key not in NAMES}
+    return [f"{key}={value}" for key, value in own.items() if usual.get(key) != value]
 
 
 def _rows(variants: Sequence[Variant]) -> list[Row]:
     estimates = {name: _estimates(measure, variants) for name, measure in MEASURES.items()}
     rows = [
-        Row(variant, _label(variant), {name: estimates[name][place] for name in MEASURES})
+        Row(variant, _changes(variant), {name: estimates[name][place] for name in MEASURES})
         for place, variant in enumerate(variants)
     ]
     return sorted(rows, key=lambda row: (row.bound, -(row.estimates["acc"].value.mean or 0.0)))
 
 
-def _label(variant: Variant) -> str:
-    """The differences from the recipe, except the stream's, which all rows of a table share."""
-    if variant.changes is None:
-        return variant.label
-    return ", ".join(change for change in variant.changes if not change.startswith("stream."))
+def _changes(variant: Variant) -> tuple[str, ...]:
+    changes = _without_running(variant) if variant.changes is None else variant.changes
+    return tuple(change for change in changes if not change.startswith("stream."))
 
 
 def _estimates(measure: Measure, variants: Sequence[Variant]) -> list[Estimate]:

@@ -10,7 +10,7 @@ from remnant.evaluation import Spread
 from remnant.files import explained, to_json, write
 
 from .comparison import BEST, CANNOT_SAY, MEASURES, Compared, Comparison, Estimate, Row
-from .grid import Cell, Column, Grid, not_a_formula
+from .grid import Column, Grid, not_a_formula
 from .names import slug
 
 FORMATS = {"markdown": "md", "latex": "tex", "json": "json", "csv": "csv"}  # and the endings of their files
@@ -22,7 +22,9 @@ def comparison_grid(comparison: Comparison) -> Grid:
     columns = [Column("method", text=True), Column("settings", text=True), Column("seeds")]
     for name, measure in MEASURES.items():
         columns += [Column(measure.heading)] + [Column("difference [95 %]")] * (name == "acc")
-    rows = [(row.variant.method, row.settings, str(len(row.variant.runs)), *_cells(row)) for row in comparison.rows]
+    rows = [
+        (row.variant.method, comparison.label(row), str(len(row.variant.runs)), *_cells(row)) for row in comparison.rows
+    ]
     marked = [any(str(row[place]).endswith((BEST, CANNOT_SAY)) for row in rows) for place in range(len(columns))]
     aligned = [  # a mark follows its number, and the numbers stay in line
         tuple(f"{c}  " if marked[i] and c[-2:] not in (f" {BEST}", f" {CANNOT_SAY}") else c for i, c in enumerate(row))
@@ -36,7 +38,7 @@ def _cells(row: Row) -> list[str]:
     cells = []
     for name, measure in MEASURES.items():
         estimate = row.estimates[name]
-        cells.append(f"{measure.text(estimate.value)} {estimate.mark}".rstrip())
+        cells.append(f"{measure.text(estimate.value)} {estimate.mark}".rstrip().replace("-", "−"))
         if name == "acc":
             cells.append(_difference(estimate, measure.scale, measure.places))
     return cells
@@ -47,7 +49,7 @@ def _difference(estimate: Estimate, scale: float, places: int) -> str:
     if estimate.difference is None:
         return ""
     mean, *bounds = (Spread(scale * x).text(places, "+") for x in (estimate.difference, *(estimate.interval or ())))
-    return f"{mean} [{', '.join(bounds)}]" if bounds else mean
+    return (f"{mean} [{', '.join(bounds)}]" if bounds else mean).replace("-", "−")
 
 
 def _remarks(comparison: Comparison) -> tuple[str, ...]:
@@ -76,7 +78,7 @@ def record(comparison: Comparison) -> dict[str, Any]:
         "methods": [
             {
                 **{name: getattr(row.variant, name) for name in ("method", "digest", "command")},
-                **{"settings": row.settings, "seeds": [run.seed for run in row.variant.runs], "bound": row.bound},
+                **{"settings": list(row.settings), "seeds": [run.seed for run in row.variant.runs], "bound": row.bound},
                 **{name: _numbers(name, estimate) for name, estimate in row.estimates.items()},
             }
             for row in comparison.rows
@@ -97,7 +99,7 @@ def _csv(compared: Compared) -> str:
     """The records, a line for each method. Lists become words, and missing values are empty."""
     lines: list[dict[str, Any]] = []
     for comparison in map(record, compared.comparisons):
-        where = {"benchmark": comparison["benchmark"], "stream": "; ".join(comparison["stream"])}
+        where = {"benchmark": comparison["benchmark"], "stream": ", ".join(comparison["stream"])}
         lines += [{**where, **_flat(method)} for method in comparison["methods"]]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
@@ -112,7 +114,7 @@ def _flat(method: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             cells |= {key if part == "mean" else f"{key}_{part}": number for part, number in value.items()}
         elif isinstance(value, list):
-            cells[key] = " ".join(map(str, value))
+            cells[key] = not_a_formula(", ".join(map(str, value)))
         else:
             cells[key] = not_a_formula(value) if isinstance(value, str) else value
     return cells
@@ -156,8 +158,8 @@ def save_comparison(compared: Compared, folder: Path) -> list[Path]:
 
 
 def comparison_rows(comparison: Comparison) -> tuple[str, list[dict[str, str]], tuple[str, ...]]:
-    """The title, the cells by heading and the remarks, for a terminal."""
+    """The title, the cells by heading and the remarks, for a terminal, which may lack a true minus sign."""
     grid = comparison_grid(comparison)
     headings = [column.heading for column in grid.columns]
-    rows: list[tuple[Cell, ...]] = list(grid.rows)
-    return grid.title, [dict(zip(headings, map(str, row), strict=True)) for row in rows], grid.remarks
+    rows = [dict(zip(headings, (str(cell).replace("−", "-") for cell in row), strict=True)) for row in grid.rows]
+    return grid.title, rows, grid.remarks

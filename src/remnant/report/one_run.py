@@ -10,7 +10,7 @@ from remnant.errors import RunError
 from remnant.evaluation import Spread
 from remnant.experiments.runs import RunFolder, check_files, is_being_written, run_folders
 
-from .comparison import MEASURES
+from .comparison import MEASURES, NAMES
 from .records import Reading, RunRecord, read_run
 from .variants import Variant, collect, command_for, flatten
 
@@ -18,7 +18,6 @@ Rows = list[dict[str, str]]
 BARS = "▁▂▃▄▅▆▇█"
 WIDEST = 30  # letters of a curve
 CURVES = {"loss": ("loss", 1.0, 3), "validation accuracy %": ("valid_accuracy", 100.0, 1)}
-NAMES = ("benchmark", "method", "protocol")
 SWITCHES = {"deterministic": ("--deterministic", False), "tf32": ("--no-tf32", True)}
 
 

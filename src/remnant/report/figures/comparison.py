@@ -16,16 +16,16 @@ LONGEST_LABEL = 34
 
 def comparison_drawing(comparison: Comparison) -> Drawing:
     """Draws the methods from the best to the worst, and bounds below them."""
-    entries = [_entry(row) for row in comparison.rows]
+    entries = [_entry(row, comparison.label(row)) for row in comparison.rows]
     words = "; ".join(f"{entry['title']} {entry['mean']:.1f} %" for entry in entries)
     alt = f"ACC of each method on {comparison.title}, and its difference from the best: {words}."
     name = f"comparison-{slug(comparison.benchmark, *comparison.stream)}"
     return Drawing(name, comparison.title, alt, {"rows": entries, "title": comparison.title}, draw_comparison)
 
 
-def _entry(row: Row) -> dict[str, Any]:
+def _entry(row: Row, settings: str) -> dict[str, Any]:
     estimate = row.estimates["acc"]
-    label = short_title(row.variant.method) + (f": {row.settings}" if row.settings else "")
+    label = short_title(row.variant.method) + (f": {settings}" if settings else "")
     return {
         "method": row.variant.method,
         "title": label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…",
@@ -46,17 +46,18 @@ def draw_comparison(data: Mapping[str, Any]) -> Figure:
     for y, row in enumerate(rows):
         own = method_look(row["method"])
         point: dict[str, Any] = {"color": own["color"], "marker": own["marker"], "linestyle": "none"}
-        left.plot(row["seeds"], [y] * len(row["seeds"]), **point, alpha=0.35, markersize=5)
-        left.plot(row["mean"], y, **point, markersize=9, markeredgecolor=INK, markeredgewidth=0.8)
+        seeds = point | {"marker": "|", "markersize": 16, "markeredgewidth": 1.6}
+        left.plot(row["mean"], y, **point, markersize=7, markeredgecolor=INK, markeredgewidth=0.8)
+        left.plot(row["seeds"], [y] * len(row["seeds"]), **seeds)
         if compared:
             _difference(axes[0, 1], y, row, point)
     left.set_yticks(range(len(rows)), [f"{row['title']} *" if row["best"] else row["title"] for row in rows])
     left.set_ylim(len(rows) - 0.4, -0.6)
-    left.set_xlabel("ACC, % (small: each seed)")
+    left.set_xlabel("ACC, % (| one seed)")
     left.tick_params(axis="y", length=0)
     if compared:
         axes[0, 1].axvline(0, color=FAINT, **REFERENCE)
-        axes[0, 1].set_xlabel("difference from the best, points (95 %)")
+        axes[0, 1].set_xlabel("difference, points (95 %)")
         axes[0, 1].tick_params(axis="y", length=0)
     figure.suptitle(data["title"], fontsize=11)
     return figure
