@@ -178,6 +178,17 @@ def test_a_resumed_task_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
         train(classifier(), task(1), [GPMTrainerCallback()], args, resume_from_checkpoint=str(folder))
 
 
+def test_the_first_task_resumes_from_a_folder_elsewhere(tmp_path: Path) -> None:
+    model, gpm = classifier(), GPMTrainerCallback(threshold=ENERGY)
+    train(model, task(0), [gpm], arguments(tmp_path / "out", save_strategy="steps", save_steps=2))
+    folder = (tmp_path / "out" / "checkpoint-2").rename(tmp_path / "elsewhere")
+    resumed, fresh = classifier(), GPMTrainerCallback(threshold=ENERGY)
+    args = arguments(tmp_path / "new", resume_from_checkpoint=str(folder))
+    train(resumed, task(0), [fresh], args, resume_from_checkpoint=str(folder))
+    assert all(map(torch.equal, weights(model), weights(resumed)))
+    assert fresh.memory.report().as_dict() == gpm.memory.report().as_dict()
+
+
 def test_the_best_weights_are_those_that_are_remembered(tmp_path: Path) -> None:
     model, gpm = classifier(), GPMTrainerCallback(threshold=ENERGY)
     options = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
