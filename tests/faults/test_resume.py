@@ -77,7 +77,21 @@ CASES = {
     "dgdmn": Case("dgdmn", (*FEW, "hidden=[20]", "slots=2", "samples=50", "sleep=1")),
     "ogd": Case("ogd", (*FEW, "network.hidden=[20, 20]", "samples=20")),
     "owm on an AlexNet": Case("owm", (*ALEXNET, "alpha_decay=0.01"), own=True),
+    "remnant-recall": Case("remnant-recall", (*FEW, "retrain=2", "private=2")),
 }
+# Their state has the same kinds of parts as that of another case; every method's state is tested in tests/methods.
+ALIKE = (
+    "gpm on an AlexNet",
+    "finetune",
+    "single-task",
+    "multitask with early stopping and heads",
+    "ewc on an AlexNet that normalises by the batch",
+    "mas on an AlexNet",
+    "hat with early stopping",
+    "dgr",
+    "ogd",
+    "owm on an AlexNet",
+)
 
 # A process that has imported everything once and forks a child for each run: a kill costs milliseconds, not an import.
 FORKS = """
@@ -184,9 +198,9 @@ def outcome(run: RunFolder) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] if name in ALIKE else []) for name in CASES])
 def test_killed_at_random_moments_it_ends_like_an_unbroken_run(name: str, tmp_path: Path, forks: Forks) -> None:
-    """Some kills come before the first checkpoint, some while one is written; all cases together have over forty."""
+    """Some kills come before the first checkpoint, some while one is written; all cases together have over thirty."""
     case, moments = CASES[name], random.Random(name)
     start = time.perf_counter()
     unbroken, _ = forks.whole(case, tmp_path / "unbroken")

@@ -100,7 +100,7 @@ class StepProjector:
     def __init__(self, memory: GPM) -> None:
         self._constraint, self._weights = memory._constraint, memory._protection.weights
         self._through_inputs: set[ProtectedWeight] = set()
-        self.restore = self._constraint.restore
+        self.restore, self.begin_task = self._constraint.restore, self._constraint.begin_task
 
     @property
     def frozen_parameters(self) -> list[Tensor]:

@@ -26,6 +26,7 @@ from .owm import OWM
 from .packnet import PackNet
 from .pgn import PGN
 from .rcl import RCL
+from .recall import Recall
 from .sgp import SGP
 from .si import SI
 from .space import SPACE
@@ -38,6 +39,7 @@ _BUILT_IN = (
     DFGPM,
     DFSGP,
     DFTRGP,
+    Recall,
     Finetune,
     Multitask,
     SingleTask,

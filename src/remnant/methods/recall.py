@@ -1,0 +1,203 @@
+"""Recall: every task is read through its own memory, so that nothing is forgotten, with low-rank parts of its own if asked."""
+
+import math
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from remnant.data import Split
+from remnant.models import Network
+from remnant.options import whole
+
+from .gpm import GradientProjection
+from .parts.scaled import ScaledLayer
+
+Count = Annotated[int, whole()]
+
+
+class Recall(GradientProjection):
+    """Task t answers with the weights W·M_t·M_tᵀ + U_t·V_t, where M_t is the memory when the task ended.
+
+    Later steps never change W·M_t, so a task's outputs stay the same for every input. What the truncation costs is trained
+    away: the task is consolidated before its last `retrain` epochs, in which the network computes with W·M_t·M_tᵀ and only the
+    directions that are new with the task move. U_t (outputs × r) and V_t (r × inputs) belong to the task; r is `private`, and
+    0 leaves them out. The learning rate falls by a cosine over the task (`anneal`), so train a fixed number of epochs, without
+    early stopping. Where tasks share a head, the inputs tell the task of a test example (`GPM.which_task`), and nobody else
+    (`named_by_inputs`).
+    """
+
+    name = "remnant-recall"
+    ordered = True
+    rest: dict[str, Tensor]  # W − W·M_t·M_tᵀ by parameter, while the truncated network is trained
+    remembered: int  # tasks that are consolidated
+    u: dict[str, Tensor]  # "task layer" → U_t
+    v: dict[str, Tensor]
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        retrain: Count = 1,
+        private: Count = 0,
+        anneal: bool = True,
+        named_by_inputs: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, **options)
+        self.retrain, self.private, self.anneal = retrain, private, anneal
+        self.named_by_inputs = named_by_inputs and not network.multi_head
+        modules, names = dict(network.named_modules()), {p: name for name, p in network.named_parameters()}
+        found = {name: ScaledLayer.of(modules.get(name)) for name in self.memory.subspaces}
+        if other := [name for name, layer in found.items() if layer is None]:
+            raise ValueError(f"Recall knows plain linear layers and convolutions, and {other[0]!r} is another layer.")
+        self.layers = {name: layer for name, layer in found.items() if layer is not None}
+        self.parameter_names = {name: [names[p] for p in layer.parameters] for name, layer in self.layers.items()}
+        # A step reads them, so they keep their place in memory when the task is consolidated.
+        sizes = {name: sum(p[0].numel() for p in layer.parameters) for name, layer in self.layers.items()}
+        self.allowed = {name: torch.eye(size, device=self.device) for name, size in sizes.items()}
+        self.keep("remembered", 0)
+        self.keep("rest", {}, per_step=False, counted=False)
+        self.keep("u", {})
+        self.keep("v", {})
+        self.keep("retraining", False)
+        self.refresh()
+
+    def start(self, task: int) -> None:
+        for name, layer in self.layers.items() if self.private else ():
+            outputs, inputs = layer.view.outputs, layer.view.inputs
+            self.u[f"{task} {name}"] = torch.zeros(outputs, self.private, device=self.device)
+            spread = torch.randn(self.private, inputs, device=self.device) / math.sqrt(inputs)
+            self.v[f"{task} {name}"] = spread
+        super().start(task)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Computes what steps may change: everything outside the memory, or what is new with the task."""
+        self.networks: dict[int, dict[str, Tensor]] = {}  # the weights that old tasks answer with
+        for name, allowed in self.allowed.items():
+            subspace: Any = self.memory.subspaces[name]
+            basis = subspace.basis.to(allowed)
+            if self.rest:
+                new = basis[:, sum(self.ranks()[name][:-1]) :]
+                allowed.copy_(new @ new.mT)
+            else:
+                allowed.copy_(torch.eye(len(basis), device=self.device) - basis @ basis.mT)
+        keys = [f"{self.task} {name}" for name in self.layers]
+        self.own = [nn.Parameter(part[key]) for part in (self.u, self.v) for key in keys if key in part]
+
+    def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
+        self.retraining = epoch >= epochs - self.retrain
+        if self.anneal:
+            self.lr.mul_((1 + math.cos(math.pi * epoch / epochs)) / 2)
+
+    def order(self, train: Split, batch: int) -> Tensor:
+        if self.retraining and self.remembered == self.task:
+            self.truncate(train)
+        return super().order(train, batch)
+
+    @torch.no_grad()
+    def truncate(self, train: Split) -> None:
+        """Consolidates the task, and puts W·M_t·M_tᵀ in place of W."""
+        self.remember(train)
+        parameters, recalled = dict(self.network.named_parameters()), self.memory.recalled(self.task)
+        for name in (name for names in self.parameter_names.values() for name in names):
+            self.rest[name] = parameters[name] - recalled[name]
+            parameters[name].copy_(recalled[name])
+        self.refresh()
+
+    def remember(self, train: Split) -> None:
+        chosen = torch.randperm(len(train), device=self.device)[: self.samples]
+        self.memory.consolidate(
+            [train.x[chosen]],
+            layer_samples=self.layer_samples,
+            forward=lambda network, x: functional_call(network, self.effective(), (x, self.task)),
+        )
+        self.remembered = self.task + 1
+
+    @torch.no_grad()
+    def finish(self, task: int, train: Split) -> None:
+        if self.remembered == task:
+            self.remember(train)
+        parameters = dict(self.network.named_parameters())
+        for name, rest in self.rest.items():
+            parameters[name].add_(rest)
+        self.rest = {}
+        self.projector.begin_task()  # the directions that are new with the task have moved since it was consolidated
+        if self.has_own_norms:
+            self.keep_norms(task)
+        self.refresh()
+
+    def effective(self) -> dict[str, Tensor]:
+        """Returns W + U·V for every layer, with the current task's U and V."""
+        if not self.own:
+            return {}
+        parameters, half = dict(self.network.named_parameters()), len(self.own) // 2
+        pairs = zip(self.layers.items(), self.own[:half], self.own[half:], strict=True)
+        return {
+            (weight := self.parameter_names[name][0]): parameters[weight] + layer.view.tensor((u @ v)[None])
+            for (name, layer), u, v in pairs
+        }
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [*super().parameters, *self.own]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        logits = functional_call(self.network, self.effective(), (x, self.task))
+        return F.cross_entropy(logits, y, label_smoothing=self.label_smoothing)
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = self.loss(x, y)
+        gradients = self.gradients(loss)
+        for name, layer in self.layers.items():
+            matrix = layer.matrix([gradients[p] for p in layer.parameters]) @ self.allowed[name]
+            weight, *biases = layer.parameters
+            gradients[weight] = layer.view.tensor(matrix[None, :, : layer.view.inputs])
+            gradients.update(dict.fromkeys(biases, matrix[:, -1]))
+        self.apply_gradients(gradients)
+        return loss.detach()
+
+    def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
+        if not self.uses_plain_sgd:
+            raise ValueError("Recall takes plain SGD steps: use optimizer.name=sgd.")
+        super().apply_gradients(gradients)
+
+    def on_epoch_end(self) -> None:
+        """Undoes what rounding has moved inside the memory, unless that is what the task still trains."""
+        if not self.rest:
+            super().on_epoch_end()
+
+    @torch.no_grad()
+    def network_of(self, task: int) -> dict[str, Tensor]:
+        """Returns the weights that an old task answers with."""
+        recalled = self.memory.recalled(task)
+        weights = {name: recalled[name] for names in self.parameter_names.values() for name in names}
+        for name, layer in self.layers.items() if self.private else ():
+            low_rank = self.u[f"{task} {name}"] @ self.v[f"{task} {name}"]
+            weights[self.parameter_names[name][0]] += layer.view.tensor(low_rank[None])
+        return {**weights, **self.own_tensors.get(str(task), {})}
+
+    def answer(self, x: Tensor, task: int) -> Tensor:
+        if task not in self.networks:
+            self.networks[task] = self.network_of(task)
+        logits: Tensor = functional_call(self.network, self.networks[task], (x, task))
+        return logits
+
+    logits_recordable = True  # validation is of the task at hand
+
+    def logits(self, x: Tensor, task: int) -> Tensor:
+        if self.rest or task >= self.remembered:  # it is being learnt
+            logits: Tensor = functional_call(self.network, self.effective(), (x, task))
+            return logits
+        if not self.named_by_inputs:
+            return self.answer(x, task)
+        named = self.memory.which_task(x, forward=lambda network, batch: network(batch, 0)).task
+        answers = torch.stack([self.answer(x, each) for each in range(self.remembered)])
+        return answers[named, torch.arange(len(x), device=self.device)]
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(part.nbytes for parts in (self.u, self.v) for part in parts.values())
