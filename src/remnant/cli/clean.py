@@ -10,7 +10,7 @@ from remnant.errors import UserError, did_you_mean
 from .app import app, err, print_error, print_text
 from .runs import for_each
 
-RESUMES = " remnant resume would continue them."
+RESUMES = " (remnant resume continues unfinished runs.)"
 
 
 @app.command()
@@ -36,7 +36,7 @@ def clean(
     complete = True
     for kind, runs in kinds.items():
         for run in runs:
-            print_text(f"{kind}: {run.path} ({run.reason.rstrip('.')})")
+            print_text(f"{kind}: {run.path} ({run.reason})")
         question = f"Remove {len(runs)} {kind} run{'s' * (len(runs) > 1)}?{RESUMES * (kind == KINDS[0])}"
         if runs and (yes or confirm(question, err=True)):
             complete = for_each(runs, lambda run: remove_run(run, folder)) and complete

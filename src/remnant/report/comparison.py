@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import isnan, nan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,11 +44,16 @@ def _result(name: str) -> Callable[[RunRecord], float | None]:
     return lambda run: getattr(run.result, name)
 
 
+def _forgetting(run: RunRecord) -> float | None:
+    value = average_forgetting(run.matrix) if run.learned and run.matrix else nan
+    return None if isnan(value) else value
+
+
 # Wall-clock times are not ranked, because runs may have shared their device.
 MEASURES = {
     "acc": Measure("ACC %", _result("acc"), 1, 100.0, 2),
     "bwt": Measure("BWT", _result("bwt"), 1),
-    "forgetting": Measure("forgetting", lambda run: average_forgetting(run.matrix) if run.matrix else None, -1),
+    "forgetting": Measure("forgetting", _forgetting, -1),
     "learning_accuracy": Measure("learning acc. %", _result("learning_accuracy"), 1, 100.0, 2),
     "seconds": Measure("time s", lambda run: sum(run.result.seconds.values()) if run.result else None, places=1),
     "memory_bytes": Measure("memory kB", _result("memory_bytes"), scale=1e-3, places=0),

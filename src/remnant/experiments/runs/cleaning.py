@@ -50,7 +50,7 @@ def find_unwanted(root: Path) -> tuple[list[Unwanted], list[str]]:
             contents = folder.read()
         except RunError as error:
             if OUR_PATH.fullmatch("/".join(path.resolve().parts[-2:])):
-                problem = str(error).replace(f"{path}/", "").replace(str(path), "it")
+                problem = str(error).replace(f"{path}/", "").replace(str(path), "it").partition(". ")[0]
                 unwanted.append(Unwanted(path, CORRUPTED, problem))
             else:
                 left.append(f"{path} cannot be read as a run, and is not in a place where remnant puts runs")

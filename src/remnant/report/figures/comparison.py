@@ -18,7 +18,8 @@ def comparison_drawing(comparison: Comparison) -> Drawing:
     """Draws the methods from the best to the worst, and bounds below them."""
     entries = [_entry(row, comparison.label(row)) for row in comparison.rows]
     words = "; ".join(f"{entry['title']} {entry['mean']:.1f} %" for entry in entries)
-    alt = f"ACC of each method on {comparison.title}, and its difference from the best: {words}."
+    best = "" if len(entries) == 1 else ", and its difference from the best"
+    alt = f"ACC of each method on {comparison.title}{best}: {words}."
     name = f"comparison-{slug(comparison.benchmark, *comparison.stream)}"
     return Drawing(name, comparison.title, alt, {"rows": entries, "title": comparison.title}, draw_comparison)
 
