@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +139,6 @@ def test_resume_starts_a_run_without_a_checkpoint(folder: Path) -> None:
     assert result.stderr.startswith("Resuming 1 run below runs.\n")
     assert "ACC" in result.stdout
     assert run.finished
-
-
-def test_a_missing_tensorboard_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    result = remnant("run", "permuted-digits", "finetune", *FEW, "--tensorboard", "board", code=1)
-    assert "pip install 'remnant[tensorboard]'" in result.stderr
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def _line(dice: random.Random) -> list[str]:
     """A command line with one or two odd words."""
     word = dice.choice([*WORDS, *NUMBERS])
     setting = f"{dice.choice(KEYS)}={dice.choice([*WORDS, *NUMBERS, *VALUES])}"
-    option = dice.choice(["seeds", "parallel", "device", "steps", "protocol", "checkpoint-every", "tensorboard", "x"])
+    option = dice.choice(["seeds", "parallel", "device", "steps", "protocol", "checkpoint-every", "log", "x"])
     run = ["run", "permuted-digits", dice.choice(["finetune", "gpm"]), *QUICK]
     return dice.choice(
         [

@@ -92,17 +92,14 @@ def print_comparison(compared: "Compared") -> None:
             print_text(remark, style="dim")
 
 
-def run_several(plans: Sequence["Plan"], quiet: bool, tensorboard: Path | None = None) -> None:
+def run_several(plans: Sequence["Plan"], quiet: bool, log: str = "") -> None:
     """Runs the plans of several methods, whether or not one fails, and prints one table."""
-    from remnant.experiments.runs import RunFolder, folder_name
+    from remnant.experiments.runs import RunFolder
     from remnant.report import compare_runs
 
     from .progress import run_plan
 
-    def run_method(plan: "Plan") -> None:
-        run_plan(plan, quiet, tensorboard and tensorboard / folder_name(plan.settings.method))
-
-    complete = for_each(plans, run_method)
+    complete = for_each(plans, lambda plan: run_plan(plan, quiet, log))
     found = [RunFolder.find(plan.root, plan.settings, seed) for plan in plans for seed in plan.seeds]
     if finished := [folder.path for folder in found if folder is not None and folder.finished]:
         print_comparison(compare_runs(finished))

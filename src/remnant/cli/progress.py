@@ -1,13 +1,11 @@
-"""Runs plans and shows their progress: a live table on a terminal, lines elsewhere, and TensorBoard on request."""
+"""Runs plans and shows their progress: a live table on a terminal, lines elsewhere, and a log on request."""
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import isnan
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -15,14 +13,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from remnant.errors import UserError
 from remnant.evaluation import AccuracyMatrix, Spread
 from remnant.experiments.execute import Plan, Progress, Watcher, run
 from remnant.experiments.runs import RunFolder
 from remnant.experiments.settings import recipe, resolve
 
 from .app import err, print_text
+from .log import log_to
 
+NO_LOG: AbstractContextManager[None] = nullcontext()
 COLUMNS = ("task", "epoch", "loss", "accuracy", "steps/s", "left")
 
 
@@ -57,18 +56,19 @@ class SeedStatus:
 
 
 @contextmanager
-def show_progress(console: Console, *, quiet: bool, title: str, tensorboard: Path | None = None) -> Iterator[Watcher]:
-    """Gives a watcher that shows the progress of all seeds until the block ends."""
+def show_progress(
+    console: Console, *, quiet: bool, title: str, log: AbstractContextManager[Watcher | None] = NO_LOG
+) -> Iterator[Watcher]:
+    """Gives a watcher that shows the progress of all seeds until the block ends, and passes it on to the log."""
     seeds: dict[int, SeedStatus] = defaultdict(SeedStatus)
     live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
-    log = tensorboard_log(tensorboard) if tensorboard else None
     printed_title = live is not None  # a log may hold the lines of several plans
 
     def watch(progress: Progress) -> None:
         nonlocal printed_title
         seed, lines = progress.seed, [progress.note] if progress.note and (progress.serious or not quiet) else []
-        if log and progress.tasks:
-            log(progress)
+        if write:
+            write(progress)
         if progress.tasks and not quiet:  # not only a note
             seeds[seed].update(progress)
             if live:
@@ -80,7 +80,7 @@ def show_progress(console: Console, *, quiet: bool, title: str, tensorboard: Pat
             print_text(f"seed {seed}: {line}" if printed_title else f"{title}\nseed {seed}: {line}", console)
             printed_title = True
 
-    with live or nullcontext():
+    with live or nullcontext(), log as write:
         yield watch
 
 
@@ -93,40 +93,16 @@ def _table(title: str, seeds: Mapping[int, SeedStatus]) -> Table:
     return table
 
 
-def tensorboard_log(folder: Path) -> Watcher:
-    """A watcher that writes the numbers of each seed to its own TensorBoard log."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("--tensorboard needs TensorBoard: pip install 'remnant[tensorboard]'.") from None
-    new_writer: Any = SummaryWriter
-    writers: dict[int, Any] = {}
-    epochs: Counter[int] = Counter()
-
-    def write(progress: Progress) -> None:
-        seed = progress.seed
-        writer = writers[seed] = writers.get(seed) or new_writer(str(folder / f"seed{seed}"))
-        if progress.epoch is not None:
-            epochs[seed] += 1
-            for name in ("loss", "valid_loss", "valid_accuracy", "lr"):
-                writer.add_scalar(f"epoch/{name}", getattr(progress.epoch, name), epochs[seed])
-        for task, accuracy in enumerate(progress.row):
-            writer.add_scalar(f"accuracy/task{task + 1}", accuracy, progress.task + 1)
-        writer.flush()
-
-    return write
-
-
-def run_plan(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> list[RunFolder]:
+def run_plan(plan: Plan, quiet: bool, log: str = "") -> list[RunFolder]:
     title = f"{plan.settings.benchmark} · {plan.settings.method}"
-    with show_progress(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
+    with show_progress(err, quiet=quiet, title=title, log=log_to(log, plan, quiet) if log else NO_LOG) as watch:
         return run(plan, watch)
 
 
-def run_and_print(plan: Plan, quiet: bool, tensorboard: Path | None = None) -> None:
+def run_and_print(plan: Plan, quiet: bool, log: str = "") -> None:
     """Runs a plan. Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
     settings, title = plan.settings, f"{plan.settings.benchmark} · {plan.settings.method}"
-    with show_progress(err, quiet=quiet, title=title, tensorboard=tensorboard) as watch:
+    with show_progress(err, quiet=quiet, title=title, log=log_to(log, plan, quiet) if log else NO_LOG) as watch:
         folders = run(plan, watch)
     if not quiet and (first := folders[0].matrix()) is not None:
         print_accuracies(first, f"Accuracy, %, after learning each task (seed {folders[0].seed})")

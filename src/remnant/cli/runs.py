@@ -33,6 +33,7 @@ Seeds = Annotated[str, Option(help="5 runs seeds 0 to 4; 1,3 runs seeds 1 and 3;
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")]
 Parallel = Annotated[int, Option(min=0, help="How many seeds run at once. 0: all on a GPU, one per core on a CPU.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the result.")]
+Log = Annotated[str, Option(help="Also log to tensorboard, wandb or mlflow.", show_default=False)]
 AS_BEFORE = "Default: as in the original run."
 LARGEST_SEED = 2**32 - 1
 MOST_SEEDS = 10_000
@@ -55,6 +56,7 @@ class RunOptions:
     steps: Annotated[str, Option(help="auto: the fastest way; captured: CUDA graphs; eager: one by one.")] = "auto"
     checkpoint_every: Annotated[int, Option(min=0, help="Epochs between checkpoints (0: only after tasks).")] = 20
     runs: Root = Path("runs")
+    log: Log = ""
     quiet: Quiet = False
 
     def plan(self, settings: "Settings", *, drift: bool = False) -> "Plan":
@@ -98,12 +100,7 @@ def _with_run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @app.command()
 @_with_run_options
-def run(
-    benchmark: Benchmark,
-    method: Methods,
-    options: RunOptions,
-    tensorboard: Annotated[Path | None, Option(help="Also write TensorBoard logs to this folder.")] = None,
-) -> None:
+def run(benchmark: Benchmark, method: Methods, options: RunOptions) -> None:
     """Train methods on a benchmark. Finished seeds are not run again, interrupted ones continue.
 
     Example: remnant run permuted-digits gpm --seeds 5 --set lr=0.05
@@ -123,9 +120,9 @@ def run(
             print_error(f"{chosen}. Set another with --set lr=…", "Note", "yellow")
         plans.append(options.plan(settings))
     if len(plans) == 1:
-        run_and_print(plans[0], options.quiet, tensorboard)
+        run_and_print(plans[0], options.quiet, options.log)
     else:
-        run_several(plans, options.quiet, tensorboard)
+        run_several(plans, options.quiet, options.log)
 
 
 @app.command()
@@ -137,6 +134,7 @@ def resume(
     tf32: Annotated[bool | None, Option(help=AS_BEFORE)] = None,
     checkpoint_every: Annotated[int | None, Option(min=0, help=AS_BEFORE)] = None,
     trust: Annotated[bool, Option("--trust", help="Run Python files that came with a run folder.")] = False,
+    log: Log = "",
     quiet: Quiet = False,
 ) -> None:
     """Continue interrupted runs in the way they were started.
@@ -157,7 +155,7 @@ def resume(
     if plans and not quiet:
         runs = sum(len(plan.seeds) for plan in plans)
         print_text(f"Resuming {runs} run{'s' * (runs > 1)} below {path}.", err)
-    complete = for_each(plans, lambda plan: run_and_print(plan, quiet))
+    complete = for_each(plans, lambda plan: run_and_print(plan, quiet, log))
     raise Exit(not complete or bool(problems))
 
 
@@ -187,7 +185,7 @@ def sweep(
     def run_value(change: str) -> None:
         if not options.quiet:
             print_text(change, err, style="bold")
-        run_plan(plans[change], options.quiet)
+        run_plan(plans[change], options.quiet, options.log)
 
     complete = for_each(list(plans), run_value)
     print_rows(f"{benchmark} · {method}", sweep_rows(plans))

@@ -1,0 +1,61 @@
+"""`--log`: a watcher that passes the progress of each seed on to a logger."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+
+from remnant.errors import UserError
+from remnant.experiments.execute import Plan, Progress, Watcher
+
+from .app import print_error
+from .loggers import LOGGERS, Logger
+
+
+@contextmanager
+def log_to(name: str, plan: Plan, quiet: bool) -> Iterator[Watcher]:
+    """Gives a watcher that logs each seed of a plan. An error of a logger ends the logging, and not the run."""
+    if name not in LOGGERS:
+        raise UserError(f"--log {name}: there is no such logger. Write {', '.join(LOGGERS)}.")
+    logger, module = LOGGERS[name]
+    try:
+        # Without the library, Python would import the folder wandb/ that it has left here in earlier runs.
+        installed = getattr(import_module(module), "__file__", None) is not None
+    except ImportError:
+        installed = False
+    if not installed:
+        raise UserError(f"--log {name} needs a package: pip install 'remnant[{name}]'.")
+    logs: dict[int, Logger] = {}
+    working = True
+
+    def watch(progress: Progress) -> None:
+        nonlocal working
+        if not working or not progress.tasks:  # only a note
+            return
+        try:
+            log = logs[progress.seed] = logs.get(progress.seed) or logger(plan, progress.seed, quiet)
+            for axis, step, numbers in _numbers(progress):
+                log.write(axis, step, numbers)
+            if progress.finished:
+                logs.pop(progress.seed).close(finished=True)
+        except Exception as error:  # of another library, or of its server
+            working = False
+            print_error(f"--log {name} stopped: {type(error).__name__}: {error}. The run continues.", "Note", "yellow")
+
+    try:
+        yield watch
+    finally:
+        for log in logs.values():
+            with suppress(Exception):
+                log.close(finished=False)
+
+
+def _numbers(progress: Progress) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """The axis, the step on it, and the numbers that belong there."""
+    if (epoch := progress.epoch) is not None:
+        values = {name: getattr(epoch, name) for name in ("loss", "valid_loss", "valid_accuracy", "lr")}
+        step = progress.task * epoch.epochs + epoch.epoch
+        yield "epoch", step, {f"epoch/{name}": value for name, value in values.items() if not math.isnan(value)}
+    if row := progress.row:
+        accuracies = {f"accuracy/task{task}": accuracy for task, accuracy in enumerate(row, 1)}
+        yield "task", progress.task + 1, accuracies | {"accuracy/mean": sum(row) / len(row)}
