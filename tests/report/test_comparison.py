@@ -99,10 +99,15 @@ def test_marks_follow_from_the_slow_interval(
 
 
 def test_one_seed_cannot_say(tmp_path: Path) -> None:
-    compared = made(tmp_path, {"gpm": (0.9,), "er": (0.3, 0.3)})
+    compared = made(tmp_path, {"gpm": (0.9,), "er": (0.3,)})
     assert marks(compared) == {"gpm": "*", "er": "?"}
     (comparison,) = compared.comparisons
     assert any(remark.startswith("? One seed has no interval") for remark in comparison_rows(comparison)[2])
+
+
+def test_one_lucky_seed_is_not_the_best_of_methods_with_several(tmp_path: Path) -> None:
+    compared = made(tmp_path, {"er": (0.95,), "gpm": (0.9, 0.8), "ewc": (0.5, 0.41)})
+    assert marks(compared) == {"er": "?", "gpm": "*", "ewc": ""}
 
 
 def test_other_seeds_have_welchs_interval(tmp_path: Path) -> None:

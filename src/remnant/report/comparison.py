@@ -174,13 +174,16 @@ def _changes(variant: Variant) -> tuple[str, ...]:
 
 
 def _estimates(measure: Measure, variants: Sequence[Variant]) -> list[Estimate]:
-    """One estimate for each variant. The best is the contender with the best mean."""
+    """One estimate for each variant. The best is the contender with the best mean among those with several seeds.
+
+    One lucky seed must not be the best: nothing could be told apart from it.
+    """
     values = [{run.seed: measure.of(run) for run in variant.runs} for variant in variants]
     spreads = [Spread.of(list(each.values())) for each in values]
     contenders = [i for i, v in enumerate(variants) if v.method not in BOUNDS and spreads[i].mean is not None]
     if not measure.better or len(contenders) < 2:
         return [Estimate(spread) for spread in spreads]
-    best = max(contenders, key=lambda i: measure.better * (spreads[i].mean or 0.0))
+    best = max(contenders, key=lambda i: (spreads[i].sd is not None, measure.better * (spreads[i].mean or 0.0)))
     return [_estimate(values[i], values[best], ranked=i in contenders, best=i == best) for i in range(len(variants))]
 
 
