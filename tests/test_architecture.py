@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": set(),
     "models": set(),
     "evaluation": set(),
-    "integrations": {"memory"},
+    "integrations": {"memory", "data"},
     "methods": {"memory", *LEAVES},
     "training": {"methods", "memory", *LEAVES},
     "accelerated": {"training", "methods", "memory", *LEAVES},

@@ -190,7 +190,7 @@ def _head_sizes(train: list[Examples], head: Head, classes: int | Sequence[int] 
             shown = ", ".join(map(str, found[:6])) + (", …" if len(found) > 6 else "")
             raise DataError(
                 f"{examples.where}: labels {shown} lie outside a head of {len(found)} classes, whose labels are "
-                f"0 … {len(found) - 1}. Pass relabel=True (arrays) to number each task's classes from 0, or classes=… ."
+                f"0 … {len(found) - 1}. Pass relabel=True to number each task's classes from 0, or classes=… ."
             )
         inferred.append(len(found))
     return tuple(inferred)

@@ -224,17 +224,18 @@ class Stream(Sequence[Task]):
         valid: Sequence[TorchExamples] | float = 0.0,
         head: Head = "multi",
         classes: int | Sequence[int] | None = None,
+        relabel: bool = False,
         names: Sequence[str] | None = None,
         name: str = "datasets",
         seed: int = 0,
     ) -> Stream:
         """A stream of one map-style torch Dataset of `(x, label)` per task.
 
-        With `classes`, a Dataset is read when its task is first used; without, all are read now to find the labels.
+        With `classes` and without `relabel`, a Dataset is read when its task is first used. Otherwise all are read now.
 
         Args:
             train, test: one Dataset per task.
-            valid, head, classes, names, name, seed: as in `from_arrays`.
+            valid, head, classes, relabel, names, name, seed: as in `from_arrays`.
 
         Example:
             >>> data = torch.utils.data.TensorDataset(torch.rand(20, 8), torch.arange(20) % 2)
@@ -244,7 +245,7 @@ class Stream(Sequence[Task]):
         from .own import from_dataset, make_stream
 
         given = {"train": train, "test": test, "valid": valid}
-        return make_stream(from_dataset, given, head, classes, names, name, seed)
+        return make_stream(from_dataset, given, head, classes, names, name, seed, relabel)
 
     @classmethod
     def from_folder(

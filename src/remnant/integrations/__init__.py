@@ -1,1 +1,1 @@
-"""Callbacks for other training loops. Import the one you need: `remnant.integrations.lightning` or `.transformers`."""
+"""GPM in other training loops. Import the one you need: `remnant.integrations.lightning`, `.transformers` or `.avalanche`."""
