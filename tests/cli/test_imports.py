@@ -25,7 +25,9 @@ def loaded_after(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["run", "--help"], ["list", "--help"], ["report", "--help"]], ids=" ".join
+    "words",
+    [["--help"], *([command, "--help"] for command in ("run", "list", "report", "compare", "show", "clean"))],
+    ids=" ".join,
 )
 def test_help_needs_no_torch(words: list[str]) -> None:
     loaded = loaded_after(f"sys.argv = {['remnant', *words]}; from remnant.__main__ import main; main()")

@@ -39,19 +39,16 @@ def find_unwanted(root: Path) -> tuple[list[Unwanted], list[str]]:
     finished: dict[tuple[str, str, str, int], list[RunFolder]] = {}
     left: list[str] = []
     for path in run_folders(root):
-        if path.is_symlink():  # what it points to may lie elsewhere
-            left.append(f"{path} is a link")
-            continue
-        if is_being_written(path):
-            left.append(f"{path} {BEING_WRITTEN}")
+        if path.is_symlink() or is_being_written(path):  # what a link points to may lie elsewhere
+            left.append(f"{path} {'is a link' if path.is_symlink() else BEING_WRITTEN}")
             continue
         try:
             folder = RunFolder.open(path)
             contents = folder.read()
         except RunError as error:
             if OUR_PATH.fullmatch("/".join(path.resolve().parts[-2:])):
-                problem = str(error).replace(f"{path}/", "").replace(str(path), "it").partition(". ")[0]
-                unwanted.append(Unwanted(path, CORRUPTED, problem))
+                problem = str(error).replace(f"{path}/", "").replace(str(path), "it")
+                unwanted.append(Unwanted(path, CORRUPTED, problem.partition(". ")[0]))
             else:
                 left.append(f"{path} cannot be read as a run, and is not in a place where remnant puts runs")
             continue
