@@ -1,6 +1,7 @@
 """What a continual-learning method is: how it takes a step, and what it does when a task starts and ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -63,10 +64,15 @@ class Stateful:
     def forgotten(self, before: Mapping[str, Any]) -> list[str]:
         """Returns the attributes set since `before` that a resumed run would not have: not kept, and not from `refresh`."""
         unkept = {name: value for name, value in vars(self).items() if name not in self._kept}
-        changed = [name for name, value in unkept.items() if value is not before.get(name)]
+        changed = {name: value for name, value in unkept.items() if value is not before.get(name)}
         if changed:
-            self.refresh()
-        return [name for name in changed if getattr(self, name) is unkept[name]]
+            for name in changed:
+                delattr(self, name)
+            with suppress(AttributeError):  # it reads what it should compute
+                self.refresh()
+        lost = [name for name in changed if name not in vars(self)]
+        vars(self).update({name: changed[name] for name in lost})
+        return lost
 
     def step_tensors(self) -> list[Tensor]:
         """Returns every tensor that a step may change in place."""
