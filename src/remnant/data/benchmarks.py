@@ -1,6 +1,7 @@
 """Streams by name: `load_stream("pmnist", seed=2, tasks=5)`."""
 
 import inspect
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,13 +50,17 @@ class Streams(Registry[Stream | StreamFunction]):
     """Streams by name, or by the path of their data: `images/`, `digits.npz`."""
 
     def __missing__(self, name: str) -> Stream | StreamFunction:
-        if ".py" in name or not DATA_PATH.search(name):
+        if IN_FILE in name or name.endswith(".py") or not DATA_PATH.search(name):
             return super().__missing__(name)
         from .on_disk import stream_on_disk
 
         path = Path(name).expanduser()
-        if not path.is_dir() and not (path.is_file() and path.suffix == ".npz"):
+        if not os.path.isdir(path) and not (os.path.isfile(path) and path.suffix == ".npz"):  # any name is allowed here
             raise UnknownNameError(f"There is no folder {name}, nor an .npz file of that name.")
+        if Path.cwd().is_relative_to(path.resolve()):  # runs are written here, and would become a part of the data
+            raise UnknownNameError(
+                f"{name} is the folder you are in, or holds it. Give a folder with nothing but data."
+            )
 
         @wraps(stream_on_disk)
         def stream(**options: Any) -> Stream:

@@ -1,11 +1,11 @@
 """Recipes: the settings of every method on a benchmark, and the paper's numbers, read from the package's TOML files."""
 
+import os
 import tomllib
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from remnant.data import BENCHMARKS, DATA_PATH
@@ -73,7 +73,7 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     if not has_own and benchmark.endswith(".py"):
         raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
     if not has_own and IN_FILE not in benchmark and benchmark not in BENCHMARKS and not DATA_PATH.search(benchmark):
-        folder = f"For the folder of that name, write {benchmark}/." if Path(benchmark).is_dir() else ""
+        folder = f"For the folder of that name, write {benchmark}/." if os.path.isdir(benchmark) else ""
         raise OptionError(f"No benchmark called '{benchmark}'. {folder or did_you_mean(benchmark, BENCHMARKS)}")
     file = f"{benchmark}.toml" if has_own else FALLBACK
     content = tomllib.loads(FILES[file].read_text(encoding="utf-8"))
