@@ -55,7 +55,8 @@ class Streams(Registry[Stream | StreamFunction]):
         from .on_disk import stream_on_disk
 
         path = Path(name).expanduser()
-        if not os.path.isdir(path) and not (os.path.isfile(path) and path.suffix == ".npz"):  # any name is allowed here
+        # os.path, because pathlib raises an OSError for a name that is too long.
+        if not os.path.isdir(path) and not (os.path.isfile(path) and path.suffix == ".npz"):
             raise UnknownNameError(f"There is no folder {name}, nor an .npz file of that name.")
         if Path.cwd().is_relative_to(path.resolve()):  # runs are written here, and would become a part of the data
             raise UnknownNameError(
