@@ -21,7 +21,7 @@ EXACT = {torch.float32, torch.float64}
 ATTACHMENTS: WeakSet[Attachment] = WeakSet()  # of all memories
 
 
-class Share:
+class OptimizerWeights:
     """What the steps of one optimizer concern: its protected weights, small ones in bundles, and its frozen parameters."""
 
     def __init__(self, constraint: Constraint, parameters: set[Tensor]) -> None:
@@ -130,12 +130,12 @@ class Attachment:
         self._identities = _identities(optimizer)
         self._untrained = [parameter for parameter in trained if not parameter.requires_grad]
         self._types = {parameter.dtype for parameter in trained}
-        self._trained, self._share = trained, Share(self._constraint, trained)
+        self._trained, self._weights = trained, OptimizerWeights(self._constraint, trained)
 
     def _project(self) -> None:
-        if not self._share.is_current():
-            self._share = Share(self._constraint, self._trained)
-        self._share.project()
+        if not self._weights.is_current():
+            self._weights = OptimizerWeights(self._constraint, self._trained)
+        self._weights.project()
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._constraint.check_steps()
@@ -161,8 +161,8 @@ class Attachment:
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._constraint.anchors:
             return
-        if self._share.anchors is not self._constraint.anchors:  # a closure that was not called has projected nothing
-            self._share = Share(self._constraint, self._trained)
+        if self._weights.anchors is not self._constraint.anchors:  # a closure that was not called has projected nothing
+            self._weights = OptimizerWeights(self._constraint, self._trained)
         kind, groups = type(optimizer), optimizer.param_groups
         # A hook after ours, such as clipping or noise, may have changed the projected gradients or the weights.
         hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
@@ -174,7 +174,7 @@ class Attachment:
         self._constraint.steps += 1
         # Several optimizers usually take turns. In every eighth turn all of them restore against rounding.
         turn = self._constraint.steps // len(self._constraint.optimizers)
-        self._share.restore(
+        self._weights.restore(
             along_gradient=along_gradient and turn % ROUNDING_STEPS != 0,
             only_rows=last and (plain or kind in (SparseAdam, Adagrad)),
         )

@@ -14,7 +14,7 @@ from remnant.options import number
 
 from .agem import AGEM
 
-Loss = Annotated[float, number(0, 100, above=True)]
+SmallLoss = Annotated[float, number(0, 100, above=True)]
 
 
 class MEGA1(AGEM):
@@ -22,7 +22,7 @@ class MEGA1(AGEM):
 
     name = "mega-i"
 
-    def __init__(self, network: Network, *, sensitivity: Loss = 1e-3, **options: Any) -> None:
+    def __init__(self, network: Network, *, sensitivity: SmallLoss = 1e-3, **options: Any) -> None:
         super().__init__(network, **options)
         self.sensitivity = sensitivity
 

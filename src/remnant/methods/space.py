@@ -12,7 +12,7 @@ from remnant.options import Positive, number
 
 from .parts.partial import PartlyFrozen, masked
 
-Energy = Annotated[float, number(0, 1, above=True)]
+EnergyShare = Annotated[float, number(0, 1, above=True)]
 
 
 class SPACE(PartlyFrozen):
@@ -35,7 +35,7 @@ class SPACE(PartlyFrozen):
         self,
         network: Network,
         *,
-        threshold: Energy = 0.99,
+        threshold: EnergyShare = 0.99,
         samples: Positive = 1000,
         retrain: Positive = 10,
         **options: Any,
