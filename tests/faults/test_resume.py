@@ -198,7 +198,9 @@ def outcome(run: RunFolder) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] if name in ALIKE else []) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in ALIKE else []) for name in CASES]
+)
 def test_killed_at_random_moments_it_ends_like_an_unbroken_run(name: str, tmp_path: Path, forks: Forks) -> None:
     """Some kills come before the first checkpoint, some while one is written; all cases together have over thirty."""
     case, moments = CASES[name], random.Random(name)
