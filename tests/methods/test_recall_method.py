@@ -129,6 +129,8 @@ def test_a_head_per_task_needs_no_naming() -> None:
         learn(method, task, split)
     assert method.logits(torch.randn(5, 20), 1).shape == (5, 2)
     assert method.nbytes > sum(part.nbytes for part in method.u.values())
+    # r·(outputs + inputs) numbers per task in both layers; heads are free
+    assert method.capacity == 1 + 2 * 2 * (20 + 30 + 30 + 30) / sum(p.numel() for p in method.network.parameters())
 
 
 def test_another_optimizer_is_refused() -> None:

@@ -58,6 +58,7 @@ class Recall(GradientProjection):
         # A step reads them, so they keep their place in memory when the task is consolidated.
         sizes = {name: sum(p[0].numel() for p in layer.parameters) for name, layer in self.layers.items()}
         self.allowed = {name: torch.eye(size, device=self.device) for name, size in sizes.items()}
+        self.base_size = sum(p.numel() for p in network.parameters())
         self.keep("remembered", 0)
         self.keep("rest", {}, per_step=False, counted=False)
         self.keep("u", {})
@@ -85,6 +86,8 @@ class Recall(GradientProjection):
                 allowed.copy_(new @ new.mT)
             else:
                 allowed.copy_(torch.eye(len(basis), device=self.device) - basis @ basis.mT)
+        own_size = sum(part.numel() for parts in (self.u, self.v) for part in parts.values())
+        self.capacity = 1 + own_size / self.base_size
         keys = [f"{self.task} {name}" for name in self.layers]
         self.own = [nn.Parameter(part[key]) for part in (self.u, self.v) for key in keys if key in part]
 
