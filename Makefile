@@ -14,7 +14,7 @@ test: lint types
 # Damages files in thousands of ways and prints what became of them. One kind only: make fuzz FUZZ=archive
 fuzz: $(INSTALLED)
 	PYTHONPATH=tests:tests/data:tests/faults OMP_NUM_THREADS=1 $(BIN)/python tests/faults/fuzz.py $(FUZZ)
-	$(BIN)/python -m pytest -m long tests/faults
+	$(BIN)/python -m pytest -m long
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

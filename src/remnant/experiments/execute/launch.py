@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -192,10 +193,10 @@ def _run_in_processes(plan: Plan, folders: Sequence[RunFolder], device: torch.de
                 folder = waiting.pop(0)
                 messages, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_run_in_child, args=(plan, folder, device, sender))
-                with _ignoring_interrupts():
+                with _holding_interrupts():
                     process.start()
+                    running[messages] = folder.seed, process
                 sender.close()  # so that the child's end is the only one, and ends with it
-                running[messages] = folder.seed, process
             for ready in wait(list(running)):
                 try:
                     message = ready.recv()
@@ -230,15 +231,17 @@ def _run_in_child(plan: Plan, folder: RunFolder, device: torch.device, messages:
 
 
 @contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Starts children that ignore Ctrl-C, which would print a traceback: the parent receives it too, and ends them."""
-    main = threading.current_thread() is threading.main_thread()  # no other may set a handler
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+def _holding_interrupts() -> Iterator[None]:
+    """Starts children that never see Ctrl-C, which would print tracebacks. The parent gets it afterwards and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # its own start would let the signal through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        if main:
-            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _exit_with_parent() -> None:
