@@ -99,8 +99,7 @@ def restart(adapters: Iterable[Adapter], weights: Weights, task: int) -> None:
         base += adapter.layer.get_delta_weight(adapter.key).to(base)
         adapter.up.zero_()
         remaining = max(weight.capacity - weight.rank, 1) / weight.capacity
-        bound = 1 / sqrt(
-            prod(down.shape[1:]) * remaining
-        )  # as for a new layer, once the projection has shortened the rows
+        # The projection shortens the rows; then they are as long as those of a new layer.
+        bound = 1 / sqrt(prod(down.shape[1:]) * remaining)
         down.copy_(torch.empty(down.shape).uniform_(-bound, bound, generator=generator))
         weight.restore({down: torch.zeros_like(down)})  # leaves A·(I − M·Mᵀ)

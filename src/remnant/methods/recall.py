@@ -66,6 +66,9 @@ class Recall(GradientProjection):
         self.keep("retraining", False)
         self.refresh()
 
+    def use_optimizer(self, name: str, **options: Any) -> None:
+        raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
+
     def start(self, task: int) -> None:
         for name, layer in self.layers.items() if self.private else ():
             outputs, inputs = layer.view.outputs, layer.view.inputs
@@ -162,11 +165,6 @@ class Recall(GradientProjection):
             gradients.update(dict.fromkeys(biases, matrix[:, -1]))
         self.apply_gradients(gradients)
         return loss.detach()
-
-    def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
-        if not self.uses_plain_sgd:
-            raise ValueError("Recall takes plain SGD steps: use optimizer.name=sgd.")
-        super().apply_gradients(gradients)
 
     def on_epoch_end(self) -> None:
         """Undoes what rounding has moved inside the memory, unless that is what the task still trains."""
