@@ -20,6 +20,7 @@ from remnant.cli import app
 from remnant.experiments.runs import find_runs
 
 FEW = ["--set", "stream.tasks=2", "--set", "training.epochs=1", "--set", "training.batch=20", "--device", "cpu"]
+FEW += ["--parallel", "1"]  # in this process
 
 
 def remnant(*words: str | Path, code: int = 0) -> Any:
@@ -74,8 +75,8 @@ def test_every_format_has_the_same_figures(small_runs: Path) -> None:
 def test_output_writes_tables_and_pictures(small_runs: Path, tmp_path: Path) -> None:
     result = remnant("compare", small_runs, "-o", tmp_path / "out")
     endings = sorted(path.suffix for path in (tmp_path / "out").iterdir())
-    assert endings == [".csv", ".json", ".md", ".png", ".svg", ".tex"]
-    assert result.stderr.count("Wrote ") == 6
+    assert endings == [".csv", ".json", ".md", ".pdf", ".png", ".svg", ".tex"]
+    assert result.stderr.count("Wrote ") == 7
     picture = next((tmp_path / "out").glob("*.svg")).read_text(encoding="utf-8")
     assert "GPM" in picture
     assert "Fine-tuning" in picture
@@ -113,7 +114,8 @@ def test_several_methods_run_one_after_another_and_end_in_one_table(
     )
     result = remnant("run", "permuted-digits", "finetune, gpm,finetune", *FEW)
     assert [run.method for run in find_runs(Path("runs"))] == ["finetune", "gpm"]
-    assert re.findall(r"^permuted-digits · (\w+)$", result.stderr, re.M) == ["finetune", "gpm"]
+    assert result.stderr.startswith("permuted-digits\nfinetune, seed 0: task 1/2")
+    assert re.findall(r"^(\w+), seed 0: .*done", result.stderr, re.M) == ["finetune", "gpm"]
     assert re.search(r"^gpm +1 ", result.stdout, re.M)
     assert re.search(r"^finetune +1 ", result.stdout, re.M)
     assert "? One seed has no interval." in result.stdout

@@ -57,3 +57,18 @@ def test_quiet_shows_only_serious_notes() -> None:
         quiet=True,
     )
     assert text == "a title\nseed 3: no whole checkpoint is left\n"
+
+
+def test_several_plans_share_a_table_that_keeps_what_is_under_way() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with show_progress(console, quiet=False, title="a title") as watch:
+        watch(Progress(0, 0, 2, epoch=EPOCH), name="gpm")
+        watch(Progress(0, 0, 2, epoch=EPOCH), name="er")
+        watch(Progress(0, 1, 2, finished=True, seconds=3.0), name="er")
+    assert isinstance(console.file, io.StringIO)
+    text = re.sub(r"\x1b\[[\d;?]*\w", "", console.file.getvalue())  # without colours
+    last = text.rpartition("a title")[2]
+    assert re.search(r"run +seed +task", last)
+    assert re.search(r"gpm +0 +1/2", last)
+    assert not re.search(r"er +0 +", last)
+    assert "er, seed 0: task 2/2  epoch done" in text

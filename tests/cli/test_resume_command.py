@@ -96,7 +96,7 @@ def test_an_error_in_the_code_shows_its_traceback_and_the_others_continue(monkey
     monkeypatch.setattr("remnant.methods.ewc.EWC.start", mistaken)
     never_begun("permuted-digits", "ewc", *FEW)
     good = never_begun("permuted-digits", "finetune", *FEW)
-    result = remnant("resume", "runs", "--device", "cpu", code=1)
+    result = remnant("resume", "runs", "--device", "cpu", "--parallel", "1", code=1)
     assert "Traceback" in result.stderr
     assert "TypeError: a mistake" in result.stderr
     assert good.finished

@@ -66,10 +66,11 @@ def test_run_shows_progress_and_prints_the_matrix(folder: Path) -> None:
 
 
 def test_another_optimizer_with_the_recipes_lr_is_noted() -> None:
-    note = "adamw runs with lr=0.05, chosen for plain SGD. Set another with --set lr=…"
+    note = "adamw runs with lr=0.05, chosen for another optimizer. Set another with --set lr=…"
     adamw = ("run", "permuted-digits", "finetune", *FEW, "--set", "optimizer=adamw")
     assert note in remnant(*adamw).stderr
     assert "Note" not in remnant(*adamw, "--set", "lr=0.001").stderr
+    assert "Note" not in remnant("run", "permuted-digits", "wsn", *FEW).stderr  # its recipe has chosen Adam and a rate
 
 
 def test_quiet_prints_the_result_alone() -> None:
@@ -160,6 +161,8 @@ def test_resume_starts_a_run_without_a_checkpoint(folder: Path) -> None:
         ),
         (["list", "settings", "gpmm"], "No method called 'gpmm'. Did you mean 'gpm'?"),
         (["run", "permuted-digits", "gpm", "--device", "gpu"], "--device gpu: there is no such device"),
+        (["run", "permuted-digits", "gpm", "--on", "rai"], "--on rai: there is no such place. Did you mean 'ray'?"),
+        (["sweep", "permuted-digits", "gpm", "--over", "lr=0.1..1.0"], "0.1..1.0 is a range. Add --search 50"),
         (["run", "permuted-digits", "gpm", "--device", "meta"], "--device meta: there is no such device"),
         (["run", "permuted-digits", "gpm", "--seeds", "none"], "--seeds none: write how many (5), or which (1,3)."),
         (["run", "permuted-digits", "gpm", "--seeds", "0"], "--seeds 0: at least one"),
@@ -202,7 +205,7 @@ def test_an_interrupt_has_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("remnant.experiments.execute.launch.run_seed", interrupted)
+    monkeypatch.setattr("remnant.experiments.execute.launch.Job.run", interrupted)
     assert "Interrupted. Finished tasks are kept" in remnant("run", "permuted-digits", "gpm", *FEW, code=130).stderr
 
 

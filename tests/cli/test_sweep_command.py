@@ -15,6 +15,7 @@ from remnant.cli import app
 from remnant.experiments.runs import find_runs
 
 FEW = ["--set", "stream.tasks=3", "--set", "training.epochs=2", "--set", "training.batch=20", "--device", "cpu"]
+FEW += ["--parallel", "1"]  # in this process
 SWEEP = ["sweep", "permuted-digits", "gpm", "--over", "threshold.start=0.6,0.99", *FEW]
 
 
@@ -42,7 +43,7 @@ def test_from_a_sweep_to_its_figures(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     result = remnant(*SWEEP)
-    assert "threshold.start=0.6\npermuted-digits · gpm\nseed 0: task 1/3" in result.stderr
+    assert "permuted-digits · gpm\nthreshold.start=0.6, seed 0: task 1/3" in result.stderr
     title, headings, *rows = [re.split(r"  +", line.strip()) for line in result.stdout.splitlines()]
     assert title == ["permuted-digits · gpm"]
     assert headings == [
@@ -93,6 +94,23 @@ def test_an_older_run_is_not_repeated_and_its_missing_drift_is_noted(folder: Pat
     result = remnant(*SWEEP, "--quiet")
     assert f"Note: {path} was run before, without recording its drift" in result.stderr
     assert json.loads((path / "result.json").read_text()) == before
+
+
+def test_a_search_prints_the_best_trials_and_the_test_accuracy_of_one(folder: Path) -> None:
+    pytest.importorskip("optuna")
+    words = ["sweep", "permuted-digits", "finetune", "--over", "lr=0.001..0.1:log", "--search", "3", *FEW]
+    result = remnant(*words)
+    _, headings, *rows, best, command, place = result.stdout.splitlines()
+    assert headings.split() == ["lr", "validation", "ACC,", "%"]
+    scores = [float(row.split()[1]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == 3
+    (run,) = (run for run in find_runs(folder / "runs") if run.settings["options"]["lr"] == float(rows[0].split()[0]))
+    assert f"ACC {100 * (run.result() or {})['acc']:.2f} %" in best
+    assert command == f"--set lr={rows[0].split()[0]}"
+    assert (folder / place.removeprefix("in ")).is_file()
+    assert re.match(r"permuted-digits · finetune\nlr=0\.\d+, seed 0: task 1/3", result.stderr)
+    assert remnant(*words, "-q").stdout == result.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ CASES = {
     "packnet": Case("packnet", (*ALEXNET, "retrain=2"), own=True),
     "space": Case("space", (*ALEXNET, "retrain=2", "threshold=0.7"), own=True),
     "dgr": Case("dgr", (*FEW, "hidden=[20]")),
-    "dgdmn": Case("dgdmn", (*FEW, "hidden=[20]", "slots=2", "samples=50", "sleep=1")),
+    "dgdmn": Case("dgdmn", (*DIGITS, "training.epochs=2", "hidden=[20]", "slots=2", "samples=50", "sleep=1")),
     "ogd": Case("ogd", (*FEW, "network.hidden=[20, 20]", "samples=20")),
     "owm on an AlexNet": Case("owm", (*ALEXNET, "alpha_decay=0.01"), own=True),
     "remnant-recall": Case("remnant-recall", (*FEW, "retrain=2", "private=2")),
@@ -86,6 +87,7 @@ ALIKE = (
     "single-task",
     "multitask with early stopping and heads",
     "ewc on an AlexNet that normalises by the batch",
+    "si with early stopping",
     "mas on an AlexNet",
     "hat with early stopping",
     "dgr",
@@ -147,6 +149,7 @@ class Forks:
             start_new_session=True,  # so that it and its child can be ended together, whatever a test left them in
         )
         assert self.line() == "up"
+        self.finished: dict[Case, dict[str, Any]] = {}
 
     def start(self, case: Case, root: Path, stay: bool = False, until: tuple[int, int] | None = None) -> int:
         if case.own:
@@ -174,6 +177,12 @@ class Forks:
         assert finished
         (run,) = find_runs(root)
         return run, notes
+
+    def unbroken(self, case: Case, folder: Path) -> dict[str, Any]:
+        """The outcome of a run without faults, which is made once for all tests."""
+        if case not in self.finished:
+            self.finished[case] = outcome(self.whole(case, folder / "unbroken")[0])
+        return self.finished[case]
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +214,7 @@ def test_killed_at_random_moments_it_ends_like_an_unbroken_run(name: str, tmp_pa
     """Some kills come before the first checkpoint, some while one is written; all cases together have over thirty."""
     case, moments = CASES[name], random.Random(name)
     start = time.perf_counter()
-    unbroken, _ = forks.whole(case, tmp_path / "unbroken")
+    unbroken = outcome(forks.whole(case, tmp_path / "unbroken")[0])
     took = time.perf_counter() - start
     kills, resumed, rounds = 0, 0, 0
     while kills < 3 or resumed < 1:
@@ -221,7 +230,7 @@ def test_killed_at_random_moments_it_ends_like_an_unbroken_run(name: str, tmp_pa
             resumed += any("resumed at" in note for note in notes)
             assert not any("damaged" in note for note in notes)
         (broken,) = find_runs(root)
-        assert outcome(broken) == outcome(unbroken)
+        assert outcome(broken) == unbroken
         assert broken.execution() == {
             "deterministic": True,
             "tf32": True,
@@ -247,7 +256,7 @@ def cut_off(case: Case, root: Path, forks: Forks) -> RunFolder:
 
 @pytest.mark.parametrize("spoilt", ["newest", "all"])
 def test_a_damaged_checkpoint_is_named_and_changes_nothing(spoilt: str, tmp_path: Path, forks: Forks) -> None:
-    unbroken, _ = forks.whole(CASES["gpm"], tmp_path / "unbroken")
+    unbroken = forks.unbroken(CASES["gpm"], tmp_path)
     run = cut_off(CASES["gpm"], tmp_path / "broken", forks)
     checkpoints = sorted(run.path.glob("checkpoint-*"), reverse=True)
     for path in checkpoints[: 1 if spoilt == "newest" else None]:
@@ -263,7 +272,7 @@ def test_a_damaged_checkpoint_is_named_and_changes_nothing(spoilt: str, tmp_path
         else "No complete checkpoint is left: the run starts again"
     )
     assert expected in notes[0]
-    assert outcome(done) == outcome(unbroken)
+    assert outcome(done) == unbroken
 
 
 # --- through the command line -----------------------------------------------------------------------------------------
@@ -277,9 +286,16 @@ def options(case: Case) -> list[str]:
     return [word for override in case.overrides for word in ("--set", override)]
 
 
-def spawn(*words: object) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+@contextmanager
+def spawned(*words: object) -> Iterator[subprocess.Popen[str]]:
+    """A command, which is killed at the end of the block."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command(*words), **pipes, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=10)  # its children hold its pipes: this ends with the last of them
 
 
 def wait_for(condition: Any, seconds: float = 60) -> None:
@@ -289,7 +305,7 @@ def wait_for(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.005)
 
 
-LONGER = Case("gpm", ("stream.tasks=3", "training.epochs=60", "training.batch=10"))
+LONGER = Case("gpm", ("stream.tasks=3", "training.epochs=40", "training.batch=10"))
 
 
 @pytest.mark.parametrize("way", ["run", "resume"])
@@ -306,12 +322,10 @@ def test_killed_between_its_result_and_cleaning_up_the_rest_is_cleaned_up(
 
 
 def test_remnant_resume_after_kill_9_continues_in_the_same_way(tmp_path: Path, forks: Forks) -> None:
-    unbroken, _ = forks.whole(LONGER, tmp_path / "unbroken")
+    unbroken = forks.unbroken(LONGER, tmp_path)
     runs = tmp_path / "runs"
-    process = spawn("run", "permuted-digits", "gpm", *options(LONGER), "--deterministic", "--runs", runs)
-    wait_for(lambda: list(runs.rglob("checkpoint-*")))
-    process.kill()
-    process.communicate()
+    with spawned("run", "permuted-digits", "gpm", *options(LONGER), "--deterministic", "--runs", runs):
+        wait_for(lambda: list(runs.rglob("checkpoint-*")))
     (run,) = find_runs(runs)
     assert not run.finished
     assert run.execution() == {
@@ -325,7 +339,7 @@ def test_remnant_resume_after_kill_9_continues_in_the_same_way(tmp_path: Path, f
     assert result.exit_code == 0, result.output
     assert "resumed at task 2" in result.stderr
     assert torch.are_deterministic_algorithms_enabled()
-    assert {**outcome(run), "files": []} == {**outcome(unbroken), "files": []}
+    assert {**outcome(run), "files": []} == {**unbroken, "files": []}
     again = runner.invoke(app, ["resume", str(runs)])
     assert again.exit_code == 0
     assert "Nothing to resume" in again.output
@@ -333,10 +347,8 @@ def test_remnant_resume_after_kill_9_continues_in_the_same_way(tmp_path: Path, f
 
 def test_a_killed_command_ends_the_processes_of_its_seeds(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    process = spawn("run", "permuted-digits", "gpm", *options(LONGER), "--seeds", 2, "--deterministic", "--runs", runs)
-    wait_for(lambda: len({path.parent for path in runs.rglob("checkpoint-*")}) == 2)
-    process.kill()
-    process.communicate(timeout=10)  # its children hold its pipes: this ends with the last of them
+    with spawned("run", "permuted-digits", "gpm", *options(LONGER), "--seeds", 2, "--runs", runs):
+        wait_for(lambda: len({path.parent for path in runs.rglob("checkpoint-*")}) == 2)
     found = find_runs(runs)
     assert [run.finished for run in found] == [False, False]
     for run in found:
@@ -361,7 +373,7 @@ def test_resume_can_change_the_execution(tmp_path: Path, forks: Forks) -> None:
 
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path, forks: Forks) -> None:
-    unbroken, _ = forks.whole(CASES["gpm"], tmp_path / "unbroken")
+    unbroken = forks.unbroken(CASES["gpm"], tmp_path)
     run = cut_off(CASES["gpm"], tmp_path / "runs", forks)
     pid = forks.start(CASES["gpm"], tmp_path / "runs", stay=True)
     lock = run.path / ".lock"
@@ -375,7 +387,7 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path, forks: Fork
     wait_for(lambda: run.finished and not lock.read_text())
     os.kill(pid, signal.SIGKILL)
     assert forks.end()
-    assert outcome(run) == outcome(unbroken)
+    assert outcome(run) == unbroken
 
 
 @pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "The disk is full"), (errno.EROFS, "cannot be accessed")])
@@ -384,7 +396,7 @@ def test_an_error_of_the_disk_is_explained_and_loses_nothing(
     good: int, code: int, says: str, tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first `good` writes succeed. On a full disk the next one stops halfway, on a read-only disk it does not begin."""
-    unbroken, _ = forks.whole(CASES["gpm"], tmp_path / "unbroken")
+    unbroken = forks.unbroken(CASES["gpm"], tmp_path)
     runs = tmp_path / "runs"
     words = ["run", "permuted-digits", "gpm", *options(CASES["gpm"]), "--deterministic", "--runs", str(runs)]
     left, real = good, os.write
@@ -409,7 +421,7 @@ def test_an_error_of_the_disk_is_explained_and_loses_nothing(
     result = runner.invoke(app, [*words, "--device", "cpu"])
     assert result.exit_code == 0, result.output
     (run,) = find_runs(runs)
-    assert outcome(run) == outcome(unbroken)
+    assert outcome(run) == unbroken
 
 
 def test_one_run_that_cannot_continue_does_not_stop_the_others(tmp_path: Path, forks: Forks) -> None:

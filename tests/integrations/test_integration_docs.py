@@ -99,7 +99,9 @@ def test_transformers(transformers_names: dict[str, Any]) -> None:
 @pytest.mark.parametrize("library", ["lightning", "transformers"])
 def test_the_readme(library: str, request: pytest.FixtureRequest) -> None:
     names = request.getfixturevalue(f"{library}_names")
-    code = next(code for code in blocks(README, "In Lightning or HuggingFace") if f"integrations.{library}" in code)
+    code = next(
+        code for code in blocks(README, "In Lightning, HuggingFace or Avalanche") if f"integrations.{library}" in code
+    )
     assert len(code.splitlines()) <= 7
     execute(code, names)
     assert len(names["gpm"].memory) == len(names.get("loaders", names.get("datasets")))

@@ -15,10 +15,11 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from children import START
 from remnant import GPM, LeakError
 
 L = pytest.importorskip("lightning")
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint  # noqa: E402
 
 from remnant.integrations.lightning import GPMCallback  # noqa: E402
 
@@ -241,6 +242,18 @@ def test_the_best_weights_are_those_that_are_remembered(tmp_path: Path) -> None:
         trainer(gpm, best, enable_checkpointing=True).fit(model, task(2))
 
 
+def test_averaged_weights_are_remembered_if_the_callback_comes_last() -> None:
+    gpm, model = GPMCallback(threshold=ENERGY), Module()
+    trainer(EMAWeightAveraging(decay=0.5), gpm).fit(model, task(0))
+    before = outputs(model, task(0))
+    trainer(EMAWeightAveraging(decay=0.5), gpm).fit(model, task(1))
+    assert (outputs(model, task(0)) - before).norm() < 0.02 * before.norm()
+    gpm, model = GPMCallback(threshold=ENERGY), Module()
+    trainer(gpm, EMAWeightAveraging(decay=0.5)).fit(model, task(0))
+    with pytest.raises(LeakError, match="averaged"):
+        trainer(gpm).fit(model, task(1))
+
+
 def test_testing_with_a_checkpoint_does_not_change_the_memory_but_is_noticed(tmp_path: Path) -> None:
     class Tested(Module):
         def test_step(self, batch: Any, index: int) -> None:
@@ -335,7 +348,7 @@ def test_two_processes_end_with_the_same_weights_and_memory(tmp_path: Path) -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.start_processes(learn_on_two_ranks, args=(tmp_path, port), nprocs=2, start_method="fork")
+    mp.start_processes(learn_on_two_ranks, args=(tmp_path, port), nprocs=2, start_method=START)
     saved = [torch.load(tmp_path / f"weights{rank}.pt", weights_only=True) for rank in (0, 1)]
     assert all(torch.equal(tensor, saved[1][name]) for name, tensor in saved[0].items())
     memories = [GPM.load(tmp_path / f"rank{rank}.safetensors", Module()) for rank in (0, 1)]

@@ -13,6 +13,7 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from children import START
 from remnant import GPM
 
 pytest.importorskip("accelerate")
@@ -113,6 +114,18 @@ def test_a_compiled_model_is_protected(tmp_path: Path) -> None:
     assert gpm.verification is not None
     assert not gpm.verification.leaking
     assert (outputs(model, task(0, 8)) - before[:8]).norm() < 0.05 * before[:8].norm()
+
+
+def test_lora_adapters_are_merged_after_each_task(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, target_modules=["query", "value"], modules_to_save=["classifier"])
+    gpm, model = GPMTrainerCallback(threshold=ENERGY, lora="inputs"), peft.get_peft_model(classifier(), config)
+    train(model, task(0), [gpm], arguments(tmp_path))
+    before = outputs(model, task(0))
+    train(model, task(1), [gpm], arguments(tmp_path))
+    assert gpm.verification is not None
+    assert not gpm.verification.leaking
+    assert (outputs(model, task(0)) - before).norm() < 0.05 * before.norm()
 
 
 def test_padding_is_not_remembered(tmp_path: Path) -> None:
@@ -267,7 +280,7 @@ def test_two_processes_end_with_the_same_weights_and_memory(tmp_path: Path) -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.start_processes(learn_on_two_ranks, args=(tmp_path, port), nprocs=2, start_method="fork")
+    mp.start_processes(learn_on_two_ranks, args=(tmp_path, port), nprocs=2, start_method=START)
     saved = [torch.load(tmp_path / f"weights{rank}.pt", weights_only=True) for rank in (0, 1)]
     assert all(torch.equal(tensor, saved[1][name]) for name, tensor in saved[0].items())
     memories = [GPM.load(tmp_path / f"rank{rank}.safetensors", classifier()) for rank in (0, 1)]

@@ -1,6 +1,6 @@
 """The command line: parses, prints and shows progress. Commands import their rooms when called, so --help is quick."""
 
-from . import clean, compare, runs, show
+from . import clean, compare, paper, runs, show
 from .app import app
 from .data import data
 from .lists import listing
@@ -8,4 +8,4 @@ from .lists import listing
 app.add_typer(listing, name="list")
 app.add_typer(data, name="data")
 
-__all__ = ["app", "clean", "compare", "runs", "show"]
+__all__ = ["app", "clean", "compare", "paper", "runs", "show"]

@@ -1,11 +1,14 @@
 """Runs plans and shows their progress: a live table on a terminal, lines elsewhere, and a log on request."""
 
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import isnan
+from typing import Protocol
 
 import numpy as np
 from rich.console import Console
@@ -13,12 +16,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from remnant.errors import UserError
 from remnant.evaluation import AccuracyMatrix, Spread
-from remnant.experiments.execute import Plan, Progress, Watcher, run
+from remnant.experiments.execute import Plan, Progress, Watcher, run, run_together
 from remnant.experiments.runs import RunFolder
 from remnant.experiments.settings import recipe, resolve
 
-from .app import err, print_text
+from .app import err, print_error, print_text
 from .log import log_to
 
 NO_LOG: AbstractContextManager[None] = nullcontext()
@@ -55,67 +59,93 @@ class SeedStatus:
             self.cells["epoch"] = "done"
 
 
-@contextmanager
-def show_progress(
-    console: Console, *, quiet: bool, title: str, log: AbstractContextManager[Watcher | None] = NO_LOG
-) -> Iterator[Watcher]:
-    """Gives a watcher that shows the progress of all seeds until the block ends, and passes it on to the log."""
-    seeds: dict[int, SeedStatus] = defaultdict(SeedStatus)
-    live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
-    printed_title = live is not None  # a log may hold the lines of several plans
+class Display(Protocol):
+    """Shows the progress of a run. `name` tells plans apart, and `log` gets the progress too."""
 
-    def watch(progress: Progress) -> None:
+    def __call__(self, progress: Progress, *, name: str = "", log: Watcher | None = None) -> None: ...
+
+
+@contextmanager
+def show_progress(console: Console, *, quiet: bool, title: str) -> Iterator[Display]:
+    """Gives a watcher that shows the progress of all runs until the block ends."""
+    rows: dict[tuple[str, int], SeedStatus] = defaultdict(SeedStatus)
+    live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
+    printed_title = live is not None  # a log may hold the lines of several commands
+
+    def watch(progress: Progress, *, name: str = "", log: Watcher | None = None) -> None:
         nonlocal printed_title
-        seed, lines = progress.seed, [progress.note] if progress.note and (progress.serious or not quiet) else []
-        if write:
-            write(progress)
+        row, lines = (name, progress.seed), [progress.note] if progress.note and (progress.serious or not quiet) else []
+        if log:
+            log(progress)
         if progress.tasks and not quiet:  # not only a note
-            seeds[seed].update(progress)
+            rows[row].update(progress)
+            if (not live and progress.row) or (progress.finished and (name or not live)):
+                cells = rows[row].cells
+                line = "  ".join(f"{column} {cells[column]}" for column in COLUMNS if column in cells)
+                lines.append(line.replace("left took", "took"))
+            if name and progress.finished:  # there may be hundreds: the table keeps those under way
+                del rows[row]
             if live:
-                live.update(_table(title, seeds))
-            elif progress.row or progress.finished:
-                cells = "  ".join(f"{name} {seeds[seed].cells[name]}" for name in COLUMNS if name in seeds[seed].cells)
-                lines.append(cells.replace("left took", "took"))
+                live.update(_table(title, rows))
         for line in lines:
-            print_text(f"seed {seed}: {line}" if printed_title else f"{title}\nseed {seed}: {line}", console)
+            line = f"{name}, seed {progress.seed}: {line}" if name else f"seed {progress.seed}: {line}"
+            print_text(line if printed_title else f"{title}\n{line}", console)
             printed_title = True
 
-    with live or nullcontext(), log as write:
+    with live or nullcontext():
         yield watch
 
 
-def _table(title: str, seeds: Mapping[int, SeedStatus]) -> Table:
+def _table(title: str, rows: Mapping[tuple[str, int], SeedStatus]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", title=Text(title, "table.title"), title_justify="left")
-    for column in ("seed", *COLUMNS):
-        table.add_column(column, justify="right")
-    for seed, status in sorted(seeds.items()):
-        table.add_row(str(seed), *(status.cells.get(column, "") for column in COLUMNS))
+    named = any(name for name, _ in rows)
+    for column in ("run",) * named + ("seed", *COLUMNS):
+        table.add_column(column, justify="left" if column == "run" else "right")
+    for (name, seed), status in sorted(rows.items()):
+        table.add_row(*(name,) * named, str(seed), *(status.cells.get(column, "") for column in COLUMNS))
     return table
 
 
-def run_plan(plan: Plan, quiet: bool, log: str = "") -> list[RunFolder]:
-    title = f"{plan.settings.benchmark} · {plan.settings.method}"
-    with show_progress(err, quiet=quiet, title=title, log=log_to(log, plan, quiet) if log else NO_LOG) as watch:
+def run_plan(plan: Plan, quiet: bool) -> list[RunFolder]:
+    with show_progress(err, quiet=quiet, title=f"{plan.settings.benchmark} · {plan.settings.method}") as watch:
         return run(plan, watch)
 
 
-def run_and_print(plan: Plan, quiet: bool, log: str = "") -> None:
-    """Runs a plan. Prints R of the first seed, then ACC and BWT over all seeds beside the paper's."""
-    settings, title = plan.settings, f"{plan.settings.benchmark} · {plan.settings.method}"
-    with show_progress(err, quiet=quiet, title=title, log=log_to(log, plan, quiet) if log else NO_LOG) as watch:
-        folders = run(plan, watch)
-    if not quiet and (first := folders[0].matrix()) is not None:
-        print_accuracies(first, f"Accuracy, %, after learning each task (seed {folders[0].seed})")
-    results = [folder.result() or {} for folder in folders]
-    acc = Spread.of([result.get("acc") for result in results], 100).text(2)
-    bwt = Spread.of([result.get("bwt") for result in results]).text(3, "+")
-    seconds = Spread.of([sum(result.get("seconds", {}).values()) for result in results]).text(0)
-    print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(results)} seed{'s' * (len(results) != 1)}")
-    paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
-    # The paper's figures are for the recipe's settings, and would mislead beside others.
-    if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
-        print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", style="dim")
-    print_text(f"in {folders[0].path.parent}", style="dim")
+def run_plans(title: str, plans: Mapping[str, Plan], quiet: bool, log: str = "", results: bool = True) -> bool:
+    """Runs named plans together in one display. Prints R of each first seed, then ACC and BWT beside the paper's.
+
+    Errors of single plans are printed too. Returns whether there were none.
+    """
+    with ExitStack() as stack:
+        watch = stack.enter_context(show_progress(err, quiet=quiet, title=title))
+        logs = [stack.enter_context(log_to(log, plan, quiet) if log else NO_LOG) for plan in plans.values()]
+        watchers = [partial(watch, name=name, log=write) for name, write in zip(plans, logs, strict=True)]
+        outcomes = run_together(list(plans.values()), watchers)
+    for (name, plan), folders in zip(plans.items(), outcomes, strict=True):
+        if isinstance(folders, Exception):
+            _print_failure(name, folders)
+        elif results:
+            if not quiet and (first := folders[0].matrix()) is not None:
+                print_accuracies(first, f"Accuracy, %, after learning each task (seed {folders[0].seed})")
+            found = [folder.result() or {} for folder in folders]
+            acc = Spread.of([result.get("acc") for result in found], 100).text(2)
+            bwt = Spread.of([result.get("bwt") for result in found]).text(3, "+")
+            seconds = Spread.of([sum(result.get("seconds", {}).values()) for result in found]).text(0)
+            print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(found)} seed{'s' * (len(found) != 1)}")
+            settings = plan.settings
+            paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
+            # The paper's figures are for the recipe's settings, and would mislead beside others.
+            if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
+                print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", style="dim")
+            print_text(f"in {folders[0].path.parent}", style="dim")
+    return not any(isinstance(outcome, Exception) for outcome in outcomes)
+
+
+def _print_failure(name: str, error: Exception) -> None:
+    if isinstance(error, UserError | OSError):
+        print_error(f"{name}: {error}" if name else str(error))
+    else:  # a bug, most likely in the user's own method: its author needs the traceback
+        traceback.print_exception(error)
 
 
 def print_accuracies(matrix: AccuracyMatrix, title: str) -> None:

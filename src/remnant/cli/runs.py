@@ -17,7 +17,6 @@ from .app import app, err, print_error, print_text
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
-    from remnant.experiments.paper import TimingJob
     from remnant.experiments.settings import Settings
 
 Benchmark = Annotated[
@@ -30,8 +29,9 @@ Methods = Annotated[
 ]
 Root = Annotated[Path, Option("--runs", help="The folder of runs.")]
 Seeds = Annotated[str, Option(help="5 runs seeds 0 to 4; 1,3 runs seeds 1 and 3; 7, runs seed 7.")]
-Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")]
-Parallel = Annotated[int, Option(min=0, help="How many seeds run at once. 0: all on a GPU, one per core on a CPU.")]
+Device = Annotated[str, Option(help="auto or cuda: all GPUs; cuda:0,cuda:2: these; cpu.")]
+Parallel = Annotated[int, Option(min=0, help="Seeds at once: per GPU (0: all), or on the CPU (0: one per core).")]
+On = Annotated[str, Option(help="here, ray, ray://HOST:PORT, slurm or slurm:partition=gpu,time=240 (docs/cluster.md).")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the result.")]
 Log = Annotated[str, Option(help="Also log to tensorboard, wandb or mlflow.", show_default=False)]
 AS_BEFORE = "Default: as in the original run."
@@ -51,6 +51,7 @@ class RunOptions:
     ] = "paper"
     device: Device = "auto"
     parallel: Parallel = 0
+    on: On = "here"
     deterministic: Annotated[bool, Option("--deterministic", help="Bit-equal results on the same machine.")] = False
     tf32: Annotated[bool, Option(help="Use TensorFloat-32 on GPUs.")] = True
     steps: Annotated[str, Option(help="auto: the fastest way; captured: CUDA graphs; eager: one by one.")] = "auto"
@@ -63,7 +64,7 @@ class RunOptions:
         from remnant.experiments.execute import Plan
 
         how = (self.device, self.parallel, self.deterministic, self.tf32, self.steps, self.checkpoint_every)
-        return Plan(settings, parse_seeds(self.seeds), self.runs, *how, drift=drift)
+        return Plan(settings, parse_seeds(self.seeds), self.runs, *how, drift=drift, on=self.on)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -108,19 +109,23 @@ def run(benchmark: Benchmark, method: Methods, options: RunOptions) -> None:
     from remnant.experiments.settings import resolve
 
     from .compare import run_several
-    from .progress import run_and_print
+    from .progress import run_plans
 
     changes = options.set or []
     one_file = Path(method.rpartition(":")[0]).expanduser().is_file()  # whose path may have a comma in it
     plans = []
     for name in [method] if one_file else dict.fromkeys(map(str.strip, method.split(","))):
         settings = resolve(benchmark, name, changes, options.protocol)
-        if settings.optimizer and not any(change.startswith("lr") for change in changes):
-            chosen = f"{settings.optimizer['name']} runs with lr={settings.options['lr']:g}, chosen for plain SGD"
+        by_hand = {change.partition("=")[0].partition(".")[0] for change in changes}
+        if settings.optimizer and "optimizer" in by_hand and "lr" not in by_hand:
+            chosen = (
+                f"{settings.optimizer['name']} runs with lr={settings.options['lr']:g}, chosen for another optimizer"
+            )
             print_error(f"{chosen}. Set another with --set lr=…", "Note", "yellow")
         plans.append(options.plan(settings))
     if len(plans) == 1:
-        run_and_print(plans[0], options.quiet, options.log)
+        complete = run_plans(f"{benchmark} · {plans[0].settings.method}", {"": plans[0]}, options.quiet, options.log)
+        raise Exit(not complete)
     else:
         run_several(plans, options.quiet, options.log)
 
@@ -130,6 +135,7 @@ def resume(
     path: Annotated[Path, Argument(help="A run folder, or a folder that holds several.")],
     device: Device = "auto",
     parallel: Parallel = 0,
+    on: On = "here",
     deterministic: Annotated[bool | None, Option(help=AS_BEFORE)] = None,
     tf32: Annotated[bool | None, Option(help=AS_BEFORE)] = None,
     checkpoint_every: Annotated[int | None, Option(min=0, help=AS_BEFORE)] = None,
@@ -143,11 +149,11 @@ def resume(
     """
     from remnant.experiments.execute import unfinished
 
-    from .progress import run_and_print
+    from .progress import run_plans
 
     options = {"deterministic": deterministic, "tf32": tf32, "checkpoint_every": checkpoint_every}
     ask = (lambda reason: confirm(f"{reason}. Run it?", err=True)) if sys.stdin.isatty() else (lambda reason: False)
-    plans, problems = unfinished(path, device, parallel, (lambda reason: True) if trust else ask, **options)
+    plans, problems = unfinished(path, device, parallel, (lambda reason: True) if trust else ask, on, **options)
     if not plans and not problems:
         print_text(f"Nothing to resume in {path}: every run is finished.")
     for problem in problems:
@@ -155,7 +161,8 @@ def resume(
     if plans and not quiet:
         runs = sum(len(plan.seeds) for plan in plans)
         print_text(f"Resuming {runs} run{'s' * (runs > 1)} below {path}.", err)
-    complete = for_each(plans, lambda plan: run_and_print(plan, quiet, log))
+    named = {f"{plan.settings.benchmark} {plan.settings.method} {plan.settings.digest}": plan for plan in plans}
+    complete = not plans or run_plans(f"Below {path}", named, quiet, log)
     raise Exit(not complete or bool(problems))
 
 
@@ -164,97 +171,45 @@ def resume(
 def sweep(
     benchmark: Benchmark,
     method: Method,
-    over: Annotated[list[str], Option(help="The setting and its values: threshold.start=0.90,0.95,0.99.")],
+    over: Annotated[
+        list[str], Option(help="Values of a setting: samples=50,100. With --search, ranges too: lr=0.001..0.1:log.")
+    ],
     options: RunOptions,
+    search: Annotated[int, Option(min=0, help="Search so many trials by validation accuracy, with Optuna.")] = 0,
 ) -> None:
     """Run a method for several values of a setting. Prints ACC, BWT and memory for each.
 
-    GPM also records the drift of each layer, which remnant report shows.
+    GPM also records the drift of each layer, which remnant report shows. With --search, Optuna chooses the values of one or
+    more settings, by accuracy on validation sets.
 
     Example: remnant sweep permuted-digits gpm --over threshold.start=0.90,0.95,0.99
     """
-    from remnant.experiments.execute import pick_device, sweep_rows, sweep_settings, without_drift
+    if search:
+        from remnant.experiments.settings import resolve
 
-    from .progress import run_plan
+        from .search import run_search
+
+        given = options.set or []
+        run_search(
+            search,
+            over,
+            lambda changes: options.plan(resolve(benchmark, method, [*given, *changes], options.protocol)),
+            options.quiet,
+            options.log,
+        )
+        return
+    from remnant.experiments.execute import sweep_rows, sweep_settings, without_drift
+
+    from .progress import run_plans
     from .tables import print_rows
 
     settings = sweep_settings(benchmark, method, over, options.set or (), options.protocol)
     plans = {change: options.plan(each, drift=True) for change, each in settings.items()}
-    pick_device(options.device)  # fails once, and not for every value
-
-    def run_value(change: str) -> None:
-        if not options.quiet:
-            print_text(change, err, style="bold")
-        run_plan(plans[change], options.quiet, options.log)
-
-    complete = for_each(list(plans), run_value)
+    complete = run_plans(f"{benchmark} · {method}", plans, options.quiet, options.log, results=False)
     print_rows(f"{benchmark} · {method}", sweep_rows(plans))
     for sentence in without_drift(plans.values()):
         print_error(sentence, "Note", "yellow")
     raise Exit(not complete)
-
-
-@app.command()
-def reproduce(
-    table: Annotated[
-        str,
-        Argument(help="table1a, table1b, table2, table3, single-epoch, class-incremental, related, successors or all."),
-    ],
-    methods: Annotated[str, Option(help="Only these methods, separated by commas.")] = "",
-    benchmarks: Annotated[str, Option(help="Only these benchmarks, separated by commas.")] = "",
-    seeds: Seeds = "5",
-    device: Device = "auto",
-    parallel: Parallel = 0,
-    runs: Root = Path("runs"),
-    kept: Annotated[Path, Option("--results", help="The folder of finished results.")] = Path("results"),
-    run_missing: Annotated[bool, Option("--run/--no-run", help="Run what is missing, or only print.")] = True,
-    quiet: Quiet = False,
-) -> None:
-    """Reproduce a table of the paper. Runs what is missing, and prints our figures beside the paper's.
-
-    Example: remnant reproduce table1a --methods gpm,ewc --no-run
-    """
-    from remnant.experiments.execute import Plan
-    from remnant.experiments.paper import Reproduction, select_tables
-
-    from .progress import run_plan
-    from .tables import print_rows
-
-    def run_job(job: "Plan | TimingJob") -> None:
-        if isinstance(job, Plan):
-            run_plan(job, quiet)
-        else:
-            job(lambda line: None if quiet else print_text(line))
-
-    complete = True
-    wanted = ([word.strip() for word in text.split(",") if word.strip()] for text in (methods, benchmarks))
-    for chosen in select_tables(table, *wanted):
-        reproduction = Reproduction(chosen, runs, kept)
-        work, problems = reproduction.missing(parse_seeds(seeds), device, parallel)
-        for problem in problems:
-            print_error(problem)
-        done = not run_missing or for_each(work, run_job)
-        complete = complete and done and not problems
-        print_rows(chosen.name, reproduction.rows(), ("benchmark", "method", "variant"))
-    raise Exit(not complete)
-
-
-@app.command()
-def keep(
-    runs: Root = Path("runs"),
-    results: Annotated[Path, Argument(help="The folder to copy to.")] = Path("results"),
-) -> None:
-    """Copy finished results to another folder. Copies accuracies, settings and times, but no checkpoints.
-
-    Example: remnant keep results
-    """
-    from remnant.experiments import paper
-
-    message, problems = paper.keep(runs, results)
-    for problem in problems:
-        print_error(problem)
-    print_text(message)
-    raise Exit(bool(problems))
 
 
 @app.command()

@@ -88,6 +88,7 @@ def leaves_later(seed):
 """
 
 
+@pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)], ids=["in this process", "in children"])
 @pytest.mark.parametrize(
     ("name", "sentence"),
@@ -102,8 +103,6 @@ def leaves_later(seed):
 def test_a_stream_that_cannot_run_gives_a_sentence_and_leaves_no_folder(
     name: str, sentence: str, seeds: tuple[int, ...], tmp_path: Path
 ) -> None:
-    if len(seeds) > 1 and name not in ("leaves", "huge"):
-        pytest.skip("starting processes takes seconds")
     (tmp_path / "mine.py").write_text(OWN)
     plan = Plan(resolve(f"{tmp_path / 'mine.py'}:{name}", "gpm"), seeds, tmp_path / "runs", device="cpu")
     with pytest.raises(UserError, match=sentence):

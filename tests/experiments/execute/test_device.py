@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from remnant.errors import RunError
-from remnant.experiments.execute import Plan, Progress, RunInProgress, gpu_scheduler, launch, prepare_torch
+from remnant.experiments.execute import Plan, Progress, RunInProgress, gpu_scheduler, prepare_torch
 from remnant.experiments.execute import run as run_plan
 from remnant.experiments.runs import find_runs
 from remnant.experiments.settings import resolve
@@ -51,6 +51,7 @@ def test_the_cublas_workspace_is_small_unless_the_user_sets_it(
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == after
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_out_of_memory_says_what_to_do_and_loses_no_finished_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,11 +72,10 @@ def test_out_of_memory_says_what_to_do_and_loses_no_finished_task(
         return Plan(resolve("permuted-digits", "gpm", few), (0, 1), root, "cpu", parallel=2, deterministic=True)
 
     asked = plan(tmp_path / "full")
-    monkeypatch.setattr(gpu_scheduler, "run_side_by_side", full)
-    monkeypatch.setattr(launch, "_run_in_processes", gpu_scheduler.run_on_gpu)
-    with pytest.raises(RunError, match=r"out of memory \(CUDA.*2\.00 GiB\.\).*--parallel 1\.$"):
-        run_plan(asked, lambda progress: None)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_scheduler, "run_side_by_side", full)
+        with pytest.raises(RunError, match=r"out of memory \(CUDA.*2\.00 GiB\.\).*--parallel 1\.$"):
+            gpu_scheduler.run_on_gpu(asked, [asked.folder(seed) for seed in (0, 1)], CPU, lambda progress: None)
     kept = asked.folder(0)
     assert not kept.finished
     assert (state := kept.load_checkpoint()[0]) is not None

@@ -23,6 +23,7 @@ def plan(root: Path, *overrides: str, benchmark: str = "permuted-digits", seeds:
     return Plan(resolve(benchmark, "finetune", overrides), seeds, root, "cpu")
 
 
+@pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_a_network_that_does_not_fit_leaves_no_folder(seeds: tuple[int, ...], tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot take images of 8×8"):

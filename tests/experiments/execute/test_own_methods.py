@@ -13,7 +13,8 @@ from torch import Tensor
 from remnant.data import Split
 from remnant.errors import RunError
 from remnant.experiments import Plan, resolve, run
-from remnant.experiments.execute import Progress, launch
+from remnant.experiments.execute import Progress, processes
+from remnant.experiments.execute.launch import Job
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
 
@@ -121,11 +122,11 @@ def test_a_mistake_in_its_code_is_shown_in_full_also_beside_other_seeds(
         raise ValueError("shapes that do not fit")
 
     added(type("Broken", (Own,), {"finish": finish}))
-    monkeypatch.setattr(launch, "_exit_with_parent", lambda: None)  # there is no parent process here
+    monkeypatch.setattr(processes, "_exit_with_parent", lambda: None)  # there is no parent process here
     messages: list[Any] = []
     sender = type("Sender", (), {"send": messages.append})
     asked = plan(tmp_path)
-    launch._run_in_child(asked, asked.folder(0), torch.device("cpu"), sender)  # type: ignore[arg-type]
+    processes._run_in_child(Job(asked, [asked.folder(0)]), torch.device("cpu"), sender)  # type: ignore[arg-type]
     errors = [message for message in messages if isinstance(message, str)]
     assert errors == ["Seed 0: ValueError: shapes that do not fit"]
     trace = capfd.readouterr().err

@@ -12,8 +12,9 @@ import torch
 
 from remnant.errors import RunError
 from remnant.evaluation import average_accuracy, backward_transfer, learning_accuracy
-from remnant.experiments.execute import Plan, Progress, pick_device, unfinished
+from remnant.experiments.execute import Plan, Progress, pick_devices, run_together, unfinished
 from remnant.experiments.execute import run as run_plan
+from remnant.experiments.execute.processes import Processes
 from remnant.experiments.runs import RunFolder
 from remnant.experiments.settings import resolve
 
@@ -140,6 +141,7 @@ def test_running_again_does_nothing(tmp_path: Path) -> None:
     assert [p.note.partition(" (")[0] for p in heard] == ["already finished"]
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_two_seeds_in_processes_equal_two_seeds_alone(tmp_path: Path) -> None:
     heard: list[Progress] = []
     together = run_plan(plan("gpm", tmp_path / "together", seeds=(0, 3)), heard.append)
@@ -153,10 +155,19 @@ def test_two_seeds_in_processes_equal_two_seeds_alone(tmp_path: Path) -> None:
         assert environment["threads"] == 1
 
 
-def test_an_error_in_a_child_process_is_reported(tmp_path: Path) -> None:
-    asked = plan("gpm", tmp_path, *FEW, "lr=10", seeds=(0, 1))
-    with pytest.raises(RunError, match=r"^Seed 0, task 1 of 3: .*diverge.* Seed 1, .* Finished tasks are kept"):
-        run_plan(asked, lambda progress: None)
+@pytest.mark.usefixtures("quick_children")
+def test_an_error_in_a_child_process_is_reported_and_another_plan_runs(tmp_path: Path) -> None:
+    """Two CPU workers stand for two GPUs, and take three jobs of two plans."""
+    bad, good = plan("gpm", tmp_path, *FEW, "lr=10", seeds=(0, 1)), plan("finetune", tmp_path / "workers", *FEW)
+    heard: list[Progress] = []
+    workers = Processes([torch.device("cpu")] * 2)
+    failed, done = run_together([bad, good], [lambda progress: None, heard.append], workers)
+    assert isinstance(failed, RunError)
+    assert re.match(r"Seed 0, task 1 of 3: .*diverge.* Seed 1, .* Finished tasks are kept", str(failed))
+    assert [progress.task for progress in heard if progress.row] == [0, 1, 2]
+    assert isinstance(done, list)
+    alone, _ = run(plan("finetune", tmp_path / "alone", *FEW))
+    assert (alone.path / "accuracy.csv").read_bytes() == (done[0].path / "accuracy.csv").read_bytes()
 
 
 @pytest.mark.parametrize("benchmark", ["permuted-digits", "own"])
@@ -249,20 +260,23 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
 
 
 def test_devices_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pick_device("cpu") == pick_device("cpu:0") == torch.device("cpu")
-    for wrong in ("gpu", "meta", "", "cuda:x", "mps"):
+    cpu, first, second = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
+    assert pick_devices("cpu") == pick_devices("cpu:0") == pick_devices("cpu, cpu") == [cpu]
+    for wrong in ("gpu", "meta", "", "cuda:x", "mps", "cpu,", "autocuda"):
         with pytest.raises(RunError, match="no such device"):
-            pick_device(wrong)
+            pick_devices(wrong)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pick_device("auto") == torch.device("cpu")
+    assert pick_devices("auto") == [cpu]
     with pytest.raises(RunError, match="finds no CUDA device"):
-        pick_device("cuda")
+        pick_devices("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", 0)
-    assert pick_device("cuda:1") == torch.device("cuda", 1)
+    assert pick_devices("auto") == pick_devices("cuda") == pick_devices("cuda:0, cuda:1,cuda:0") == [first, second]
+    assert pick_devices("cuda:1") == [second]
     with pytest.raises(RunError, match="there are 2 CUDA devices"):
-        pick_device("cuda:2")
+        pick_devices("cuda:0,cuda:2")
+    with pytest.raises(RunError, match="choose the CPU or GPUs"):
+        pick_devices("cpu,cuda:0")
 
 
 def test_seeds_with_the_same_settings_are_resumed_together(tmp_path: Path) -> None:

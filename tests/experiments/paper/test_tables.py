@@ -15,13 +15,17 @@ from remnant.options import OptionError
 
 # Typed from the appendix's table, column "1 Epoch": acc, acc_sd, bwt, bwt_sd.
 FLAT = ("sgp", "trgp", "dfgpm", "dfsgp", "dftrgp")
+NEW = (*FLAT, "code-cl", "rogo", "dfrogo", "cuber", "fs-dgpm", "adam-nscl", "api", "wsn")
 SUCCESSORS = {
-    "pmnist": FLAT,
-    "split-cifar100": FLAT,
-    "five-datasets": FLAT,
-    "cifar100-superclass": ("sgp", "trgp", "dfsgp"),
-    "split-tinyimagenet": FLAT,
+    "pmnist": NEW,
+    "split-cifar100": NEW,
+    "five-datasets": (*FLAT, "code-cl", "dfrogo", "cuber", "api", "wsn"),
+    "cifar100-superclass": ("sgp", "trgp", "dfsgp", "fs-dgpm", "api", "wsn"),
+    "split-tinyimagenet": (*FLAT, "code-cl", "api", "wsn"),
 }
+FAIR = ("pmnist", "split-cifar100")
+WITH_SGD = ("gpm", "sgp", "trgp", "cuber", "dfgpm", "dfsgp", "dftrgp", "rogo", "dfrogo", "code-cl", "fs-dgpm", "api")
+WITH_ADAM = ("adam-nscl", "wsn")
 ONE_EPOCH = {
     "ogd": (85.18, 0.29, -0.06, 0.00),
     "owm": (90.55, 0.15, -0.01, 0.00),
@@ -94,8 +98,37 @@ def test_the_tables_have_the_rows_of_the_paper() -> None:
                 ),
             ],
             "successors": [(benchmark, method) for benchmark, methods in SUCCESSORS.items() for method in methods],
+            "fair": [(benchmark, method) for benchmark in FAIR for method in (*WITH_SGD, *WITH_ADAM)],
+            "fair-lr": [
+                (benchmark, method)
+                for benchmark in FAIR
+                for methods, rates in ((WITH_SGD, 4), (WITH_ADAM, 3))
+                for method in methods
+                for _ in range(rates)
+            ],
         }
     )
+
+
+@pytest.mark.parametrize("benchmark", FAIR)
+@pytest.mark.parametrize("table", ["fair", "fair-lr"])
+def test_the_fair_tables_have_one_protocol_for_all(table: str, benchmark: str) -> None:
+    settings = [r.settings for r in load_table(table).rows if r.benchmark == benchmark]
+    first = settings[0]
+    for each in settings:
+        assert each.stream == first.stream
+        assert each.training == first.training
+        assert {"norm": "running", **each.network} == {"norm": "running", **first.network}
+        assert each.protocol == "sane"
+
+
+def test_learning_rates_to_try_have_rows_of_their_own() -> None:
+    rates = [
+        r.settings.options["lr"] for r in load_table("fair-lr").rows if (r.benchmark, r.method) == ("pmnist", "gpm")
+    ]
+    assert rates == [0.005, 0.01, 0.02, 0.05]
+    assert row("fair-lr", "wsn", "lr 0.001").settings.options["lr"] == 0.001
+    assert line("fair-lr", "gpm", {0: RunResult(0.9, validation_acc=0.91)}, "lr 0.05")["validation"] == "91.00"
 
 
 def test_single_epoch_numbers() -> None:
@@ -208,6 +241,6 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_all_stands_for_every_table_and_rows_are_chosen_by_name() -> None:
-    assert [table.name for table in select_tables("all")] == list(TABLES)
+    assert [table.name for table in select_tables("all")] == [name for name in TABLES if name != "fair-lr"]
     assert [table.name for table in select_tables("all", ["hat"])] == ["table1b", "table2"]
     assert [row.method for row in select_tables("table1b", ["gpm"])[0].rows if row.runnable] == ["gpm"] * 4

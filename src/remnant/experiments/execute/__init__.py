@@ -1,20 +1,24 @@
 """Carries out runs: `run(Plan(resolve("permuted-digits", "gpm"), seeds=(0,), root=Path("runs")))`."""
 
 from .build import build_method
-from .launch import Plan, pick_device, prepare_torch, run
+from .launch import Plan, pick_devices, prepare_torch, run, run_together
 from .one_run import Progress, RunInProgress, Watcher
 from .resume import unfinished
-from .sweep import sweep_rows, sweep_settings, without_drift
+from .search import Search
+from .sweep import finished_runs, sweep_rows, sweep_settings, without_drift
 
 __all__ = [
     "Plan",
     "Progress",
     "RunInProgress",
+    "Search",
     "Watcher",
     "build_method",
-    "pick_device",
+    "finished_runs",
+    "pick_devices",
     "prepare_torch",
     "run",
+    "run_together",
     "sweep_rows",
     "sweep_settings",
     "unfinished",

@@ -21,21 +21,19 @@ POLL = 1e-4  # seconds between two looks at the device; an epoch takes a thousan
 
 
 def run_on_gpu(plan: "Plan", folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:
-    """Runs these seeds of a plan side by side, `plan.parallel` or all of them at a time."""
-    parallel = plan.parallel or len(folders) or 1
-    for group in (folders[start : start + parallel] for start in range(0, len(folders), parallel)):
-        with ExitStack() as locks:
-            for folder in group:
-                locks.enter_context(folder.lock())
-            # Another process may have finished one before its lock was taken.
-            runs = [RunInProgress(plan, folder, device, watch) for folder in group if not folder.finished]
-            try:
-                run_side_by_side(runs, device)
-            except torch.cuda.OutOfMemoryError as error:
-                raise RunError(
-                    f"The GPU ran out of memory ({str(error).splitlines()[0]}). Finished tasks are kept: run the same "
-                    f"command with --parallel {max(1, len(runs) // 2)}."
-                ) from error
+    """Runs these seeds of a plan side by side."""
+    with ExitStack() as locks:
+        for folder in folders:
+            locks.enter_context(folder.lock())
+        # Another process may have finished one before its lock was taken.
+        runs = [RunInProgress(plan, folder, device, watch) for folder in folders if not folder.finished]
+        try:
+            run_side_by_side(runs, device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise RunError(
+                f"The GPU ran out of memory ({str(error).splitlines()[0]}). Finished tasks are kept: run the same "
+                f"command with --parallel {max(1, len(runs) // 2)}."
+            ) from error
 
 
 def run_side_by_side(runs: Sequence[RunInProgress], device: torch.device) -> None:

@@ -1,17 +1,13 @@
-"""Plans, and how they are carried out: one seed, several CPU processes, or several seeds side by side on a GPU."""
+"""Plans, and how they are carried out: in this process if one job at a time is enough, and else at a place."""
 
 from __future__ import annotations
 
-import multiprocessing
+import math
 import os
-import signal
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +21,12 @@ from ..runs import RunFolder, check_files, finished_before
 from ..settings import Settings
 from .gpu_scheduler import run_on_gpu
 from .one_run import Progress, RunInProgress, Watcher
+from .places import Place, WorkerError, open_place
+from .processes import Processes
 
 EXECUTION = ("deterministic", "tf32", "steps", "checkpoint_every", "drift")
+HERE = "here"
+KEPT = "Finished tasks are kept; run the same command again to continue."
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,15 @@ class Plan:
         settings: from `remnant.experiments.resolve`.
         seeds: one run for each.
         root: the folder of all runs.
-        device: auto, cpu, cuda or cuda:N.
-        parallel: how many seeds run at the same time; 0 means as many as the device takes.
+        device: auto or cuda (all GPUs), cpu, or a list such as cuda:0,cuda:2.
+        parallel: how many seeds run at the same time, on a CPU in all and on each GPU; 0 means as many as fit.
         deterministic: bit-equal results on the same machine.
         tf32: TensorFloat-32 on GPUs.
         steps: auto (the fastest way), captured (CUDA graphs) or eager (one by one).
         checkpoint_every: epochs between checkpoints; 0 means only after tasks.
         checkpoint_seconds: least seconds between two checkpoints of a task.
         drift: whether to record how far the layers drift for the first task.
+        on: where to run: here, ray, ray://HOST:PORT or slurm (see docs/cluster.md).
 
     Example:
         >>> from remnant.experiments import resolve
@@ -63,6 +64,7 @@ class Plan:
     checkpoint_every: int = 20
     checkpoint_seconds: float = 60.0
     drift: bool = False
+    on: str = HERE
 
     @property
     def execution(self) -> dict[str, Any]:
@@ -71,30 +73,38 @@ class Plan:
 
     def folder(self, seed: int) -> RunFolder:
         """The run folder of a seed, made or found."""
-        device = pick_device(self.device)
-        folder = RunFolder.create(self.root, self.settings, seed, device=device, execution=self.execution)
+        if self.steps not in STEP_KINDS:
+            raise RunError(f"--steps {self.steps}: there is no such way to take steps. Use {', '.join(STEP_KINDS)}.")
+        folder = RunFolder.create(self.root, self.settings, seed, execution=self.execution)
         if not folder.new:
             check_files(folder)
         return folder
 
 
-def pick_device(name: str) -> torch.device:
-    """The device for `auto`, `cpu`, `cuda` or `cuda:N`; RunError if there is no such device."""
-    if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise RunError(f"--device {name}: there is no such device. Use auto, cpu, cuda or cuda:N.")
-    if device.type == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise RunError(f"--device {name}: torch {torch.__version__} finds no CUDA device. Use --device cpu.")
-    if (index := device.index or 0) >= torch.cuda.device_count():
-        raise RunError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, numbered from 0.")
-    return torch.device("cuda", index)
+def pick_devices(names: str) -> list[torch.device]:
+    """The devices for `auto`, `cpu`, `cuda`, `cuda:N` or a list of those; RunError if there is no such device."""
+    found: dict[torch.device, None] = {}
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    for name in (part.strip() for part in names.split(",")):
+        try:
+            device = torch.device(automatic if name == "auto" else name)
+        except RuntimeError:
+            device = torch.device("meta")
+        if device.type not in ("cpu", "cuda"):
+            raise RunError(f"--device {name}: there is no such device. Use auto, cpu, cuda or cuda:0,cuda:2.")
+        if device.type == "cpu":
+            found[torch.device("cpu")] = None
+            continue
+        if not torch.cuda.is_available():
+            raise RunError(f"--device {name}: torch {torch.__version__} finds no CUDA device. Use --device cpu.")
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise RunError(f"--device {name}: there are {count} CUDA devices, numbered from 0.")
+        chosen = range(count) if device.index is None else (device.index,)
+        found |= {torch.device("cuda", index): None for index in chosen}
+    if len({device.type for device in found}) > 1:
+        raise RunError(f"--device {names}: choose the CPU or GPUs, because the two round differently.")
+    return list(found)
 
 
 def prepare_torch(device: torch.device, *, deterministic: bool, tf32: bool) -> None:
@@ -113,6 +123,46 @@ def prepare_torch(device: torch.device, *, deterministic: bool, tf32: bool) -> N
         torch.set_num_threads(1)  # a second thread slows small models down, a second process does not
 
 
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Seeds of one plan that share a process and a device: one seed on a CPU, several side by side on a GPU."""
+
+    plan: Plan
+    folders: Sequence[RunFolder]
+
+    def __str__(self) -> str:
+        return f"Seed{'s' * (len(self.folders) > 1)} {', '.join(str(folder.seed) for folder in self.folders)}"
+
+    def run(self, watch: Watcher, device: torch.device | None = None) -> None:
+        """Runs its seeds to their end, except finished ones. Without a device, it takes the first that the plan allows."""
+        device = device or pick_devices(self.plan.device)[0]
+        prepare_torch(device, deterministic=self.plan.deterministic, tf32=self.plan.tf32)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            run_on_gpu(self.plan, self.folders, device, watch)
+            return
+        for folder in self.folders:
+            with folder.lock():
+                if folder.finished:
+                    continue
+                try:
+                    run_to_completion(RunInProgress(self.plan, folder, device, watch).work())
+                except SystemExit as error:  # an exit code of 0 would pass for success
+                    raise RunError(
+                        f"Seed {folder.seed}: the method, network or stream called sys.exit({error.code!r})."
+                    ) from error
+
+
+@dataclass(eq=False)
+class _Work:
+    """A plan, and what has become of it so far."""
+
+    plan: Plan
+    watch: Watcher
+    folders: list[RunFolder] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+
+
 def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
     """Runs every seed of a plan that is not finished yet. An interrupted seed continues from its checkpoint.
 
@@ -126,35 +176,82 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
     Raises:
         RunError: if a run cannot start or continue. Folders that the call made in vain are removed.
     """
-    watch = watch or (lambda progress: None)
-    if plan.steps not in STEP_KINDS:
-        raise RunError(f"--steps {plan.steps}: there is no such way to take steps. Use {', '.join(STEP_KINDS)}.")
-    device = pick_device(plan.device)
-    prepare_torch(device, deterministic=plan.deterministic, tf32=plan.tf32)
-    folders: list[RunFolder] = []
-    try:
-        for seed in plan.seeds:
-            folders.append(plan.folder(seed))
-        for folder in folders:
-            if folder.finished:
-                folder.clear_checkpoints()  # a kill right after the result leaves them
-                watch(Progress(folder.seed, note=finished_before(folder)))
-        unfinished = [folder for folder in folders if not folder.finished]
-        if device.type == "cuda":
-            run_on_gpu(plan, unfinished, device, watch)
-        elif len(unfinished) == 1:
-            run_seed(plan, unfinished[0], device, watch)
-        else:
-            _run_in_processes(plan, unfinished, device, watch)
-        if vanished := [str(folder.path) for folder in folders if not folder.finished]:
-            raise RunError(
-                f"{', '.join(vanished)}: the result is gone. Was the folder moved or removed during the run?"
-            )
-    except Exception:
-        for folder in folders:
-            _remove_if_unused(folder, watch)
-        raise
-    return folders
+    (outcome,) = run_together([plan], [watch or (lambda progress: None)])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def run_together(
+    plans: Sequence[Plan], watchers: Sequence[Watcher], place: Place | None = None
+) -> list[list[RunFolder] | Exception]:
+    """Runs plans that share a place, a device and `parallel`. One that fails does not stop the others.
+
+    Returns:
+        For each plan the folders of its seeds, or its error.
+    """
+    first, work = plans[0], [_Work(plan, watch) for plan, watch in zip(plans, watchers, strict=True)]
+    if place is None and first.on != HERE:
+        with open_place(first) as place:
+            return run_together(plans, watchers, place)
+    devices = [] if place else pick_devices(first.device)
+    for each in work:
+        try:
+            for seed in each.plan.seeds:
+                each.folders.append(folder := each.plan.folder(seed))
+                if folder.finished:
+                    folder.clear_checkpoints()  # a kill right after the result leaves them
+                    each.watch(Progress(seed, note=finished_before(folder)))
+        except Exception as error:
+            each.errors.append(error)
+    ready = [each for each in work if not each.errors]
+    jobs = {Job(each.plan, [folder]): each for each in ready for folder in each.folders if not folder.finished}
+    if gpus := place.gpus if place else sum(device.type == "cuda" for device in devices):
+        jobs = _packed(jobs, gpus, first.parallel)
+    workers = devices if gpus else devices * (first.parallel or os.cpu_count() or 1)
+    if min(len(jobs), len(workers)) > 1:
+        place = Processes(workers)
+    if place:
+        place.run(list(jobs), lambda job, message: _receive(jobs[job], message))
+    for job, each in jobs.items() if not place else ():  # one at a time: this process will do
+        try:
+            job.run(each.watch, devices[0])
+        except Exception as error:
+            each.errors.append(error)
+    complete = [not each.errors and all(folder.finished for folder in each.folders) for each in work]
+    return [each.folders if done else _failure(each) for each, done in zip(work, complete, strict=True)]
+
+
+def _packed(jobs: Mapping[Job, _Work], gpus: int, parallel: int) -> dict[Job, _Work]:
+    """Joins jobs of the same plan, so that all GPUs are in use and each takes about as many seeds side by side."""
+    size = parallel or math.ceil(len(jobs) / gpus)
+    seeds: dict[_Work, list[RunFolder]] = {}
+    for job, each in jobs.items():
+        seeds.setdefault(each, []).extend(job.folders)
+    parts = {each: math.ceil(len(folders) / size) for each, folders in seeds.items()}
+    return {Job(each.plan, seeds[each][k :: parts[each]]): each for each in seeds for k in range(parts[each])}
+
+
+def _receive(work: _Work, message: Progress | Exception) -> None:
+    if isinstance(message, Progress):
+        work.watch(message)
+    else:
+        work.errors.append(message)
+
+
+def _failure(work: _Work) -> Exception:
+    """The error of a plan. Removes the folders that were made in vain."""
+    gone = [str(folder.path) for folder in work.folders if not folder.finished]
+    for folder in work.folders:
+        _remove_if_unused(folder, work.watch)
+    if not work.errors:
+        return RunError(f"{', '.join(gone)}: the result is gone. Was the folder moved or removed during the run?")
+    if len(work.errors) == 1 and not isinstance(work.errors[0], WorkerError):
+        return work.errors[0]
+    for error in work.errors:
+        if not isinstance(error, UserError | OSError):  # a bug: the sentence below does not show where
+            traceback.print_exception(error)
+    return RunError(" ".join([*sorted(map(str, work.errors)), KEPT]))
 
 
 def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
@@ -165,88 +262,3 @@ def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
         elif not folder.begun:
             note = f"no epoch was ever completed in {folder.path}; remove it if you do not need it"
             watch(Progress(folder.seed, note=note))
-
-
-def run_seed(plan: Plan, folder: RunFolder, device: torch.device, watch: Watcher) -> None:
-    """Runs one seed to its end, unless it is finished already."""
-    with folder.lock():
-        if folder.finished:
-            return
-        try:
-            run_to_completion(RunInProgress(plan, folder, device, watch).work())
-        except SystemExit as error:  # an exit code of 0 would pass for success
-            raise RunError(
-                f"Seed {folder.seed}: the method, network or stream called sys.exit({error.code!r})."
-            ) from error
-
-
-def _run_in_processes(plan: Plan, folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:
-    """Runs each seed in a process of its own, `plan.parallel` or one per core at a time."""
-    context = multiprocessing.get_context("spawn")
-    waiting, running = list(folders), dict[Any, tuple[int, Any]]()
-    errors: list[str] = []
-    ready: Any
-    limit = plan.parallel or os.cpu_count() or 1
-    try:
-        while waiting or running:
-            while waiting and len(running) < limit:
-                folder = waiting.pop(0)
-                messages, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_run_in_child, args=(plan, folder, device, sender))
-                with _holding_interrupts():
-                    process.start()
-                    running[messages] = folder.seed, process
-                sender.close()  # so that the child's end is the only one, and ends with it
-            for ready in wait(list(running)):
-                try:
-                    message = ready.recv()
-                except (EOFError, OSError):
-                    seed, process = running.pop(ready)
-                    process.join()
-                    errors += [f"Seed {seed}: its process ended with code {process.exitcode}."] * bool(process.exitcode)
-                    continue
-                if isinstance(message, Progress):
-                    watch(message)
-                else:
-                    errors.append(message)
-    finally:
-        for _, process in running.values():  # after an interrupt: the interpreter would wait for them
-            process.terminate()
-    if errors:
-        raise RunError(" ".join(sorted(errors)) + " Finished tasks are kept; run the same command again to continue.")
-
-
-def _run_in_child(plan: Plan, folder: RunFolder, device: torch.device, messages: Connection) -> None:
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    try:
-        prepare_torch(device, deterministic=plan.deterministic, tf32=plan.tf32)
-        run_seed(plan, folder, device, messages.send)
-    except RunError as error:  # its message names the run
-        messages.send(str(error))
-    except (UserError, OSError) as error:
-        messages.send(f"Seed {folder.seed}: {error}")
-    except Exception as error:  # a bug, most likely in the user's own method: show all of it
-        traceback.print_exc()
-        messages.send(f"Seed {folder.seed}: {type(error).__name__}: {error}")
-
-
-@contextmanager
-def _holding_interrupts() -> Iterator[None]:
-    """Starts children that never see Ctrl-C, which would print tracebacks. The parent gets it afterwards and ends them."""
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # its own start would let the signal through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _exit_with_parent() -> None:
-    """Ends this process when its parent is killed. Otherwise it would keep the run's lock and wait for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -18,7 +18,7 @@ from remnant.memory import ConsolidationError, StateError, activation_drift
 from remnant.methods import Method
 from remnant.training import Blocking, EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, evaluate_method
 
-from ..runs import CHECKPOINT_SHAPE, METRICS, RunFolder, check, check_alike, note_code
+from ..runs import CHECKPOINT_SHAPE, METRICS, RunFolder, check, check_alike, environment, note_code
 from .build import build_method
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ class RunInProgress:
             self._note(0, note, serious=True)
         if state is None:
             (self.folder.path / METRICS).unlink(missing_ok=True)
+            self.folder.save_environment(environment(self.device, self.folder.settings))  # of the machine that runs it
             return 0, TrainingState()
         try:
             training = self._restore(state, schedule)

@@ -8,11 +8,16 @@ from remnant.errors import RunError
 
 from ..runs import RunFolder, doubtful_files, readable_runs
 from ..settings import Settings
-from .launch import EXECUTION, Plan
+from .launch import EXECUTION, HERE, Plan
 
 
 def unfinished(
-    path: Path, device: str, parallel: int, trust: Callable[[str], bool] = lambda question: False, **execution: Any
+    path: Path,
+    device: str,
+    parallel: int,
+    trust: Callable[[str], bool] = lambda question: False,
+    on: str = HERE,
+    **execution: Any,
 ) -> tuple[list[Plan], list[str]]:
     """Plans for every run at or below `path` without a result, and a sentence for each that cannot be resumed.
 
@@ -42,7 +47,9 @@ def unfinished(
         except RunError as error:
             problems.append(str(error))
     plans = [
-        Plan(_settings(runs[0]), tuple(sorted(run.seed for run in runs)), root, device, parallel, **dict(options))
+        Plan(
+            _settings(runs[0]), tuple(sorted(run.seed for run in runs)), root, device, parallel, on=on, **dict(options)
+        )
         for (root, _, options), runs in groups.items()
     ]
     return plans, problems

@@ -1,5 +1,6 @@
 """One setting over several values: the runs, and a table of their results."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from remnant.evaluation import Spread
@@ -10,6 +11,7 @@ from ..settings import Settings, resolve
 from .launch import Plan
 
 EXAMPLE = "threshold.start=0.90,0.95"
+RANGE = r"(?P<low>[-+.\de]+?)\.\.(?P<high>[-+.\de]+)(?P<log>:log)?"  # of --search: lr=0.001..0.1:log
 NOT_FINISHED = "not finished"
 
 # The columns of the table: key in result.json, factor and decimal places.
@@ -46,7 +48,7 @@ def sweep_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
     rows = []
     for change, plan in plans.items():
         key, _, value = change.partition("=")
-        results = [result for folder in _finished(plan) if (result := folder.result())]
+        results = [result for folder in finished_runs(plan) if (result := folder.result())]
         row = {key: value, "seeds": str(len(results))}
         for heading, (figure, scale, places) in COLUMNS.items():
             spread = Spread.of([result.get(figure) for result in results], scale)
@@ -61,12 +63,13 @@ def without_drift(plans: Iterable[Plan]) -> list[str]:
         f"{folder.path} was run before, without recording its drift, so figures of the drift leave it out. "
         "To include it, move the folder away and sweep again."
         for plan in plans
-        for folder in _finished(plan)
+        for folder in finished_runs(plan)
         if folder.ranks() and folder.drift() is None
     ]
 
 
-def _finished(plan: Plan) -> list[RunFolder]:
+def finished_runs(plan: Plan) -> list[RunFolder]:
+    """The finished runs of a plan. Makes no folders."""
     found = (RunFolder.find(plan.root, plan.settings, seed) for seed in plan.seeds)
     return [folder for folder in found if folder is not None and folder.finished]
 
@@ -75,14 +78,18 @@ def _key_and_values(over: Sequence[str]) -> tuple[str, list[str]]:
     if len(over) != 1:
         raise OptionError(f"--over {' --over '.join(over)}: only one setting at a time, such as --over {EXAMPLE}.")
     key, equals, text = (part.strip() for part in over[0].partition("="))
-    values = list(_split(text))
+    values = list(split_values(text))
+    if ranges := [value for value in values if re.fullmatch(RANGE, value)]:
+        raise OptionError(
+            f"--over {over[0]}: {ranges[0]} is a range. Add --search 50 to search it, or list its values."
+        )
     if not key or not equals or not all(values):
         missing = "a value is missing" if key and equals else "a key and its values are expected"
         raise OptionError(f"--over {over[0]}: {missing}. Write key=value,value,…, for example {EXAMPLE}.")
     return key, values
 
 
-def _split(text: str) -> Iterator[str]:
+def split_values(text: str) -> Iterator[str]:
     """Splits at commas, except inside a list, a table or quotes."""
     depth, quote, start = 0, "", 0
     for position, letter in enumerate(text):

@@ -7,7 +7,7 @@ from pathlib import Path
 from remnant.errors import RunError
 from remnant.files import read_json
 
-from ..execute import Plan, pick_device
+from ..execute import Plan, pick_devices
 from ..runs import RunResult, keep_results, readable_runs
 from .tables import ResultKey, Row, Table, comparison_rows
 from .timing import TIMES_FOLDER, TIMING_TABLE, load_timings, save_timings, time_methods, timing_rows
@@ -33,7 +33,7 @@ class Reproduction:
         """
         rows = [row for row in self.table.rows if row.runnable]
         if self.table.name == TIMING_TABLE:
-            pick_device(device)  # fails once, and not for every benchmark
+            pick_devices(device)  # fails once, and not for every benchmark
             groups: dict[str, list[Row]] = {}
             for row in rows:
                 groups.setdefault(row.benchmark, []).append(row)

@@ -1,0 +1,68 @@
+"""Places to run jobs: here in processes, on a Ray cluster, or through SLURM. A new place is one class and a line here."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from remnant.errors import RunError, UserError, did_you_mean
+
+from .one_run import Progress
+
+if TYPE_CHECKING:
+    from .launch import Job, Plan
+    from .remote import Remote
+
+Report = Callable[["Job", Progress | Exception], None]
+
+
+class WorkerError(RunError):
+    """An error of a job in another process, which has printed its traceback if it has one."""
+
+
+class Place(Protocol):
+    """Where jobs run."""
+
+    gpus: int  # jobs that each get a GPU of their own at the same time; 0 if jobs run on CPUs
+
+    def run(self, jobs: Sequence[Job], report: Report) -> None:
+        """Runs all jobs, and reports their progress and errors. Ends them all when it is interrupted."""
+
+
+@contextmanager
+def open_place(plan: Plan) -> Iterator[Place]:
+    """The place that `plan.on` names, connected until the block ends."""
+    name, _, rest = plan.on.partition(":")
+    if name == "ray":
+        from .ray import RayCluster
+
+        place: Remote = RayCluster(
+            plan.on if rest.startswith("//") else rest or os.environ.get("RAY_ADDRESS", "auto"), plan
+        )
+    elif name == "slurm":
+        from .slurm import Slurm
+
+        place = Slurm(rest, plan)
+    else:
+        raise RunError(f"--on {plan.on}: there is no such place. {did_you_mean(name, ('here', 'ray', 'slurm'))}")
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def failures(job: Job, run: Callable[[], None], show: Callable[[str], object]) -> list[str]:
+    """Runs a job in another process than the command's: a sentence for its error. `show` gets the traceback of a bug."""
+    try:
+        run()
+    except RunError as error:  # its message names the run
+        return [str(error)]
+    except (UserError, OSError) as error:
+        return [f"{job}: {error}"]
+    except Exception as error:  # most likely in the user's own method: show all of it
+        show(traceback.format_exc())
+        return [f"{job}: {type(error).__name__}: {error}"]
+    return []

@@ -1,0 +1,85 @@
+"""Jobs on a Ray cluster: each is a task with a core or a GPU. Ray starts it again elsewhere if its machine is lost."""
+
+from __future__ import annotations
+
+import socket
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from remnant.errors import RunError
+
+from .remote import Errand, Remote, check_device
+
+if TYPE_CHECKING:
+    from .launch import Plan
+
+SECONDS_TO_ANSWER = 10.0
+LOST_MACHINES = 3  # that one job may survive; a job that kills its machines must end some day
+
+
+class RayCluster(Remote):
+    """The cluster at an address, or the one that this machine belongs to ("auto")."""
+
+    def __init__(self, address: str, plan: Plan) -> None:
+        check_device(plan)
+        try:
+            import ray
+        except ImportError:
+            raise RunError("--on ray needs a package: pip install 'remnant[ray]'.") from None
+        self.ray: Any = ray
+        self.connected_here = not ray.is_initialized()
+        if self.connected_here:
+            self._connect(address, plan.on)
+        resources = self.ray.cluster_resources()
+        self.gpus = 0 if plan.device == "cpu" else int(resources.get("GPU", 0))
+        if plan.device == "cuda" and not self.gpus:
+            self.close()
+            raise RunError(f"--on {plan.on}: the cluster has no GPU. Use --device cpu, or add a machine with a GPU.")
+        self.task = ray.remote(
+            num_cpus=1, num_gpus=min(1, self.gpus), max_retries=LOST_MACHINES, scheduling_strategy="SPREAD"
+        )(_run)
+
+    def _connect(self, address: str, name: str) -> None:
+        problem = f"no Ray cluster answers at {address}"
+        advice = "Start one with `ray start --head`, or check the address: ray:HEAD:6379 or ray://HEAD:10001"
+        try:
+            head = urlsplit(address if "//" in address else f"//{address}")
+            if head.port:  # Ray itself would wait for minutes
+                socket.create_connection((head.hostname, head.port), timeout=SECONDS_TO_ANSWER).close()
+                problem = f"{address} answers, but did not accept the connection"
+                advice = "Use the cluster's releases of Ray and Python, and its token if it asks for one"
+            elif address == "auto":
+                problem = "this machine belongs to no Ray cluster"
+            with warnings.catch_warnings(action="ignore"):  # Ray's news for its developers
+                self.ray.init(address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise RunError(f"--on {name}: {problem} ({reason}). {advice}.") from error
+
+    def start(self, errand: Errand) -> Any:
+        plan = replace(errand.job.plan, device="cuda" if self.gpus else "cpu")
+        return self.task.remote(replace(errand, job=replace(errand.job, plan=plan)))
+
+    def ended(self, handle: Any) -> list[str] | None:
+        if not self.ray.wait([handle], timeout=0)[0]:
+            return None
+        try:
+            sentences: list[str] = self.ray.get(handle)
+        except self.ray.exceptions.RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            traced = isinstance(error, self.ray.exceptions.RayTaskError)  # such as: No module named 'remnant'
+            sentences = [f"A Ray task was lost: {lines[-1 if traced else 0].rstrip('.')}."]
+        return sentences
+
+    def stop(self, handle: Any) -> None:
+        self.ray.cancel(handle, force=True)
+
+    def close(self) -> None:
+        if self.connected_here:
+            self.ray.shutdown()
+
+
+def _run(errand: Errand) -> list[str]:
+    return errand()

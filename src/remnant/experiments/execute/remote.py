@@ -1,0 +1,166 @@
+"""Jobs on other machines. Run folders are on storage that all of them share, and progress comes through it as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remnant.errors import RunError
+from remnant.training import EpochDone
+
+from ..runs import RunFolder
+from .one_run import Progress
+from .places import Report, WorkerError, failures
+
+if TYPE_CHECKING:
+    from .launch import Job, Plan
+
+MESSAGES = ".messages.jsonl"
+POLL = 0.5  # seconds between two looks at the jobs, and between two writes of a job's messages
+PATIENCE = 180.0  # seconds until a file system releases the locks of a dead machine, and shows what another one wrote
+
+
+@dataclass
+class Errand:
+    """A job as it travels to another machine, and how it is done there."""
+
+    job: Job
+    cwd: Path = field(default_factory=Path.cwd)  # where relative paths of the user's own files start
+    data: str | None = field(default_factory=lambda: os.environ.get("REMNANT_DATA"))
+
+    def __call__(self) -> list[str]:
+        """Runs the job on the machine that has been given it. Returns a sentence for each error."""
+        if self.data is not None:
+            os.environ["REMNANT_DATA"] = self.data
+        with suppress(OSError):
+            os.chdir(self.cwd)
+        messages = Messages(self.job)
+        seed = self.job.folders[0].seed
+        try:
+            return failures(
+                self.job,
+                lambda: self._run(messages),
+                lambda trace: messages.send(Progress(seed, note=trace, serious=True)),
+            )
+        finally:
+            messages.flush()
+
+    def _run(self, messages: Messages) -> None:
+        plan, second_try = self.job.plan, messages.path.exists()
+        folders = []
+        for folder in self.job.folders:
+            if (found := RunFolder.find(plan.root, plan.settings, folder.seed)) is None:
+                raise RunError(
+                    f"{socket.gethostname()} does not see the run in {plan.root / folder.relative_path}. All machines must "
+                    "share the folder of the runs: choose one on shared storage with --runs."
+                )
+            # The machine that had this job may be lost and its lock held a little longer, or it may still be writing.
+            with found.lock(PATIENCE if second_try else 0):
+                folders.append(found)
+        messages.flush()  # which marks the first try
+        replace(self.job, folders=folders).run(messages.send)
+
+
+class Messages:
+    """A job's progress in a file of its first run folder: JSON lines, written on one machine and read on another."""
+
+    def __init__(self, job: Job) -> None:
+        self.path = job.plan.root / job.folders[0].relative_path / MESSAGES
+        self._unsent: list[str] = []
+        self._written, self._position = 0.0, 0
+
+    def send(self, progress: Progress) -> None:
+        self._unsent.append(json.dumps(asdict(progress)) + "\n")
+        if progress.epoch is None or time.monotonic() - self._written > POLL:
+            self.flush()
+
+    def flush(self) -> None:
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:  # progress is no reason to stop a run
+            file.write("".join(self._unsent))
+        self._unsent, self._written = [], time.monotonic()
+
+    def receive(self) -> Iterator[Progress]:
+        """What was sent since the last call. Lines that two machines wrote over each other are left out."""
+        data = b""
+        with suppress(OSError), self.path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        self._position += len(data)
+        for line in data.splitlines():
+            with suppress(ValueError, TypeError, KeyError):
+                content = json.loads(line)
+                epoch = EpochDone(**content["epoch"]) if content["epoch"] else None
+                yield Progress(**{**content, "epoch": epoch, "row": tuple(content["row"])})
+
+
+class Remote(ABC):
+    """A place on other machines. A new one says how an errand is started, whether it has ended, and how to stop it."""
+
+    gpus = 0
+
+    @abstractmethod
+    def start(self, errand: Errand) -> Any:
+        """Hands an errand over. Returns a handle of it."""
+
+    @abstractmethod
+    def ended(self, handle: Any) -> list[str] | None:
+        """None while the errand waits or runs; then a sentence for each error."""
+
+    @abstractmethod
+    def stop(self, handle: Any) -> None:
+        """Ends the errand, however far it is."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnects."""
+
+    def run(self, jobs: Sequence[Job], report: Report) -> None:
+        """Does what `Place` says."""
+        running: dict[Job, tuple[Any, Messages]] = {}
+        try:
+            for job in jobs:
+                messages = Messages(job)
+                messages.path.unlink(missing_ok=True)
+                plan = replace(job.plan, root=job.plan.root.absolute())
+                running[job] = self.start(Errand(replace(job, plan=plan))), messages
+            while running:
+                time.sleep(POLL)
+                for job, (handle, messages) in list(running.items()):
+                    sentences = self.ended(handle)
+                    for progress in messages.receive():
+                        report(job, progress)
+                    if sentences is None:
+                        continue
+                    for sentence in sentences:
+                        report(job, WorkerError(sentence))
+                    if not sentences:
+                        _wait_for_results(job)
+                    del running[job]
+                    messages.path.unlink(missing_ok=True)
+        finally:
+            for handle, _ in running.values():
+                self.stop(handle)
+
+
+def _wait_for_results(job: Job) -> None:
+    """Network file systems remember for a while that a file was not there. Reading the folder makes them look again."""
+    end = time.monotonic() + PATIENCE
+    for folder in job.folders:
+        while not folder.finished and folder.path.is_dir() and time.monotonic() < end:
+            os.listdir(folder.path)
+            time.sleep(POLL)
+
+
+def check_device(plan: Plan) -> None:
+    """Refuses single GPUs: which one a job gets is up to the cluster."""
+    if plan.device not in ("auto", "cpu", "cuda"):
+        raise RunError(f"--device {plan.device} --on {plan.on}: the cluster chooses the GPUs. Use auto, cuda or cpu.")

@@ -1,0 +1,268 @@
+"""Places to run: simulated GPUs, SLURM without SLURM, and what goes wrong on the way to another machine."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remnant.errors import RunError
+from remnant.experiments import Plan, resolve, run
+from remnant.experiments.execute import Progress, RunInProgress, gpu_scheduler, launch, run_together
+from remnant.experiments.execute.launch import Job
+from remnant.experiments.execute.remote import Errand, Messages
+from remnant.experiments.execute.slurm import Slurm, _Requeued
+from remnant.experiments.runs import RunFolder
+from remnant.methods import Finetune
+from remnant.training import EpochDone
+
+CPU = torch.device("cpu")
+FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
+
+
+def plan(root: Path, method: str = "finetune", seeds: Sequence[int] = (0,), device: str = "cpu", **how: Any) -> Plan:
+    return Plan(resolve("permuted-digits", method, FEW), tuple(seeds), root, device, **how)
+
+
+def ignore(progress: Progress) -> None:
+    pass
+
+
+def matrices(folders: Any) -> list[bytes]:
+    return [(folder.path / "accuracy.csv").read_bytes() for folder in folders]
+
+
+# --- several GPUs of one machine --------------------------------------------------------------------------------------
+
+
+class TwoGpus:
+    """Stands for a machine with two GPUs, and remembers the jobs it was given."""
+
+    gpus = 2
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def run(self, jobs: Sequence[Job], report: Any) -> None:
+        self.jobs += jobs
+        for job in jobs:
+            for folder in job.folders:
+                folder.save_result({"acc": 0.5, "bwt": 0.0, "seconds": {}})
+
+
+def packs(tmp_path: Path, **how: Any) -> list[tuple[str, list[int]]]:
+    place = TwoGpus()
+    plans = [plan(tmp_path, method, **how) for method in ("finetune", "gpm", "er")[: how.pop("methods", 1)]]
+    run_together(plans, [ignore] * len(plans), place)
+    return [(job.plan.settings.method, [folder.seed for folder in job.folders]) for job in place.jobs]
+
+
+def test_seeds_are_spread_over_the_gpus_side_by_side(tmp_path: Path) -> None:
+    assert packs(tmp_path / "a", seeds=range(5)) == [("finetune", [0, 2, 4]), ("finetune", [1, 3])]
+    assert packs(tmp_path / "b", seeds=range(5), parallel=2) == [
+        ("finetune", [0, 3]),
+        ("finetune", [1, 4]),
+        ("finetune", [2]),
+    ]
+    assert packs(tmp_path / "a", seeds=range(5)) == []  # all are finished
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 3))
+def test_every_seed_is_in_one_job_and_no_job_is_larger_than_asked(seeds: list[int], gpus: int, parallel: int) -> None:
+    owners = [object() for _ in seeds]
+    jobs: Any = {Job("plan", [(n, k)]): owner for n, owner in enumerate(owners) for k in range(seeds[n])}  # type: ignore
+    for owner in owners:
+        owner_plan = type("Work", (), {"plan": owner})()
+        jobs = {job: owner_plan if each is owner else each for job, each in jobs.items()}
+    packed = launch._packed(jobs, gpus, parallel)
+    assert sorted(folder for job in packed for folder in job.folders) == sorted(job.folders[0] for job in jobs)
+    limit = parallel or -(-len(jobs) // gpus)
+    for job, work in packed.items():
+        assert 0 < len(job.folders) <= limit
+        assert {jobs[first] for first in jobs if first.folders[0] in job.folders} == {work}
+
+
+def test_a_machine_with_two_gpus_starts_a_process_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[torch.device]] = []
+
+    class Recorded(TwoGpus):
+        def __init__(self, workers: list[torch.device]) -> None:
+            super().__init__()
+            made.append(workers)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(launch, "Processes", Recorded)
+    for number, device in enumerate(("auto", "cuda:0,cuda:2")):
+        run(plan(tmp_path / str(number), seeds=(0, 1), device=device))
+    assert [[device.index for device in workers] for workers in made] == [[0, 1, 2], [0, 2]]
+
+
+def test_a_job_on_a_gpu_takes_its_seeds_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[list[int]] = []
+
+    def side_by_side(runs: Sequence[RunInProgress], device: torch.device) -> None:
+        together.append([each.seed for each in runs])
+
+    monkeypatch.setattr(gpu_scheduler, "run_side_by_side", side_by_side)
+    asked = plan(tmp_path, seeds=(0, 1, 2))
+    gpu_scheduler.run_on_gpu(asked, [asked.folder(seed) for seed in asked.seeds], CPU, ignore)
+    assert together == [[0, 1, 2]]
+
+
+# --- other machines ---------------------------------------------------------------------------------------------------
+
+
+def errand(root: Path) -> Errand:
+    asked = plan(root)
+    return Errand(Job(asked, [asked.folder(0)]))
+
+
+def test_progress_arrives_whole_and_once_even_from_a_torn_file(tmp_path: Path) -> None:
+    epoch = EpochDone(0, 1, 2, 0.5, float("nan"), 0.9, 0.1, 10, 0.1)
+    sent = [
+        Progress(0, 0, 2, epoch=epoch),
+        Progress(0, 0, 2, row=(0.5, 0.25)),
+        Progress(0, note="– a note", serious=True),
+    ]
+    job = errand(tmp_path).job
+    writer, reader = Messages(job), Messages(job)
+    assert list(reader.receive()) == []
+    for progress in sent:
+        writer.send(progress)
+    with reader.path.open("a", encoding="utf-8") as file:
+        file.write("{torn\n" + '{"seed": 1')  # two machines at once, and a line that is still being written
+    received = list(reader.receive())
+    assert [repr(each) for each in received] == [repr(each) for each in sent]  # NaN is not equal to itself
+    assert list(reader.receive()) == []
+
+
+def test_a_machine_that_does_not_share_the_folder_says_so(tmp_path: Path) -> None:
+    travelling = errand(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs")
+    (sentence,) = travelling()
+    assert "does not see the run in" in sentence
+    assert sentence.endswith("choose one on shared storage with --runs.")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_second_try_waits_for_the_lock_of_a_lost_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    travelling, waited = errand(tmp_path), list[float]()
+    real = RunFolder.lock
+
+    def lock(self: RunFolder, patience: float = 0.0) -> Any:
+        waited.append(patience)
+        return real(self)
+
+    monkeypatch.setattr(RunFolder, "lock", lock)
+    assert travelling() == []
+    assert max(waited) == 0
+    (travelling.job.folders[0].path / "result.json").unlink()
+    assert travelling() == []  # the messages of the first try are there
+    assert max(waited) > 60
+
+
+def test_a_bug_on_another_machine_is_shown_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*_: object) -> None:
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(Finetune, "start", mistaken)
+    travelling = errand(tmp_path)
+    assert travelling() == ["Seed 0: TypeError: a mistake"]
+    (note,) = (each.note for each in Messages(travelling.job).receive())
+    assert "in mistaken" in note
+
+
+@pytest.mark.parametrize(
+    ("on", "device", "says"),
+    [
+        ("rayy", "cpu", "there is no such place. Did you mean 'ray'?"),
+        ("moon", "cpu", "there is no such place. Choose from: here, ray, slurm."),
+        ("ray", "cuda:1", "the cluster chooses the GPUs. Use auto, cuda or cpu."),
+        ("slurm", "cpu,cpu", "the cluster chooses the GPUs."),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_refused_before_a_folder_is_made(
+    on: str, device: str, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match=says.replace("?", r"\?")):
+        run(plan(tmp_path / "runs", device=device, on=on))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("on", "package"), [("ray", "ray"), ("slurm", "submitit")])
+def test_a_missing_package_is_named(on: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == package and not (arguments[3:] and arguments[3]):  # not our own module of that name
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(RunError, match=rf"--on {on} needs a package: pip install 'remnant\[{on}\]'"):
+        run(plan(tmp_path, on=on))
+
+
+# --- SLURM ------------------------------------------------------------------------------------------------------------
+
+
+def test_slurm_runs_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    monkeypatch.setattr(Slurm, "cluster", "debug")  # of submitit: in this process
+    heard: list[Progress] = []
+    folders = run(plan(tmp_path / "slurm", on="slurm:partition=short,time=10"), heard.append)
+    assert [each.task for each in heard if each.row] == [0, 1]
+    assert matrices(folders) == matrices(run(plan(tmp_path / "here")))
+    with pytest.raises(RunError, match=r"write options of sbatch with their values, and the time in minutes"):
+        run(plan(tmp_path, on="slurm:partition,time=1:00:00"))
+
+
+def test_slurm_gets_the_options_of_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    for name in ("srun", "sbatch"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    place = Slurm("partition=gpu,time=240,mem=16G", plan(tmp_path, device="cuda"))
+    script = place.executor._executor._make_submission_file_text("remnant", "1")
+    for line in ("--partition=gpu", "--time=240", "--mem=16G", "--gres=gpu:1", "--cpus-per-task=1"):
+        assert f"#SBATCH {line}\n" in script
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RunError, match="Run the command on a machine that has sbatch and srun"):
+        Slurm("", plan(tmp_path))
+
+
+def test_a_slurm_job_whose_time_is_up_is_queued_again_as_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    travelling = errand(tmp_path)
+    again = _Requeued(**vars(travelling)).checkpoint()
+    assert again.result() == []
+    assert travelling.job.folders[0].finished
+
+
+def test_the_array_script_of_the_docs_runs_one_seed_per_job(tmp_path: Path) -> None:
+    """A stand-in for sbatch starts the script once for each number of its array, and another records the command."""
+    parse_seeds = pytest.importorskip("remnant.cli.runs").parse_seeds
+    page = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```bash\n(#!.*?)```", page, re.DOTALL)
+    (tmp_path / "seeds.sh").write_text(script, encoding="utf-8")
+    (tmp_path / "remnant").write_text('#!/bin/sh\necho "$REMNANT_DATA $@" >> "$0.log"\n', encoding="utf-8")
+    (tmp_path / "remnant").chmod(0o755)
+    first, last = map(int, re.findall(r"#SBATCH --array=(\d+)-(\d+)", script)[0])
+    for number in range(first, last + 1):
+        variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": str(number)}
+        subprocess.run(["bash", "-eu", "seeds.sh"], cwd=tmp_path, env=variables, check=True)
+    calls = (tmp_path / "remnant.log").read_text().splitlines()
+    assert [parse_seeds(re.findall(r"--seeds (\S+)", call)[0]) for call in calls] == [(n,) for n in range(5)]
+    assert {call.split(" --seeds")[0] for call in calls} == {"/shared/remnant-data run split-cifar100 gpm"}
