@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import assert_same_everywhere, in_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,18 +27,11 @@ def data() -> Tensor:
     return torch.randn(48, 2, 4, 4, generator=torch.Generator().manual_seed(5))
 
 
-def join(rank: int, folder: Path) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-
-
-def learn(rank: int, folder: Path) -> None:
-    join(rank, folder)
+def ranks_end_with_identical_bases(rank: int, ranks: int, folder: Path) -> None:
     model = DistributedDataParallel(network())
     memory = GPM(model, 0.9)
     optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.05))
-    mine = data()[rank::2]
+    mine = data()[rank::ranks]
     memory.consolidate(list(mine.split(5)))
     for _ in range(20):
         optimizer.zero_grad()
@@ -47,95 +39,95 @@ def learn(rank: int, folder: Path) -> None:
         optimizer.step()
     memory.verify()
     memory.consolidate([mine + 1], samples=30)
-    memory.save(folder / f"rank{rank}.safetensors")
-    torch.save(model.module.state_dict(), folder / f"weights{rank}.pt")
-    dist.destroy_process_group()
+    for parameter in model.parameters():
+        assert_same_everywhere(parameter)
+    for subspace in memory.subspaces.values():
+        assert_same_everywhere(subspace.basis)
 
 
-def fail_on_one(rank: int, folder: Path) -> None:
-    join(rank, folder)
+def the_first_task_is_the_task_in_one_process(rank: int, ranks: int, folder: Path) -> None:
+    for sketch in (None, 20):
+        memory = GPM(network(), 0.9, sketch=sketch)
+        memory.consolidate(list(data()[rank::ranks].split(7)))
+        alone = GPM.load(folder / f"alone-{sketch}.safetensors", network())
+        for name, subspace in alone.subspaces.items():
+            x = torch.randn(4, subspace.capacity)
+            assert torch.allclose(subspace.remove(x), memory.subspaces[name].remove(x), atol=1e-5)
+        assert alone.report().as_dict() == memory.report().as_dict()
+
+
+def a_rank_that_fails_does_not_leave_the_other_waiting(rank: int, ranks: int, folder: Path) -> None:
     memory = GPM(network(), 0.9)
     batches = [data()] if rank == 0 else [torch.zeros(1, 7)]  # the second rank's batch does not fit the model
-    before = memory.state_dict()
     with pytest.raises(ConsolidationError if rank == 0 else RuntimeError):
         memory.consolidate(batches)
     assert len(memory) == 0
-    assert memory.state_dict()["layers"].keys() == before["layers"].keys()
-    (folder / f"survived{rank}").touch()
-    dist.destroy_process_group()
 
 
-def test_two_ranks_end_with_identical_bases(tmp_path: Path) -> None:
-    mp.spawn(learn, args=(tmp_path,), nprocs=2)
-    weights = [torch.load(tmp_path / f"weights{rank}.pt", weights_only=True) for rank in (0, 1)]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    memories = [GPM.load(tmp_path / f"rank{rank}.safetensors", network()) for rank in (0, 1)]
-    for name, subspace in memories[0].subspaces.items():
-        assert torch.equal(subspace.basis, memories[1].subspaces[name].basis)
-    assert memories[0].report().as_dict() == memories[1].report().as_dict()
-
-
-def test_the_first_task_over_two_ranks_is_the_task_in_one_process(tmp_path: Path) -> None:
-    mp.spawn(first_task, args=(tmp_path,), nprocs=2)
-    alone = GPM(network(), 0.9)
-    alone.consolidate([data()])
-    together = GPM.load(tmp_path / "first.safetensors", network())
-    for name, subspace in alone.subspaces.items():
-        x = torch.randn(4, subspace.capacity)
-        assert torch.allclose(subspace.remove(x), together.subspaces[name].remove(x), atol=1e-5)
-    assert alone.report().as_dict() == together.report().as_dict()
-
-
-def first_task(rank: int, folder: Path) -> None:
-    join(rank, folder)
-    memory = GPM(network(), 0.9)
-    memory.consolidate(list(data()[rank::2].split(7)))
-    if rank == 0:
-        memory.save(folder / "first.safetensors")
-    dist.destroy_process_group()
-
-
-def test_a_rank_that_fails_does_not_leave_the_other_waiting(tmp_path: Path) -> None:
-    mp.spawn(fail_on_one, args=(tmp_path,), nprocs=2)
-    assert (tmp_path / "survived0").exists()
-    assert (tmp_path / "survived1").exists()
-
-
-def with_statistics(rank: int, folder: Path) -> None:
-    join(rank, folder)
+def two_tasks(norm: nn.Module, option: str, rank: int) -> tuple[GPM, nn.Module, Tensor, Tensor]:
+    """Trains two tasks and remembers the first one. Returns the old task's inputs, and the outputs that it had."""
     torch.manual_seed(3)
-    plain = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    plain = nn.Sequential(nn.Linear(8, 16), norm, nn.ReLU(), nn.Linear(16, 3))
     model = DistributedDataParallel(plain)
-    memory = GPM(model, 0.99999)
+    memory = GPM(model, 0.99999, norm=option, recall=option == "per-task")
     optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=1e-2))
     old = torch.randn(20, 2, generator=torch.Generator().manual_seed(rank)) @ torch.ones(2, 8).cumsum(1) + rank
     new = torch.randn(20, 8, generator=torch.Generator().manual_seed(9 + rank))
-
-    def train(x: Tensor) -> None:
+    before = torch.zeros(0)
+    for x in (old, new):
         model.train()
-        for _ in range(20):
+        for _ in range(12):
             optimizer.zero_grad()
             (model(x) - 1).square().mean().backward()
             optimizer.step()
+        if x is old:
+            memory.consolidate([old])
+            if option == "per-task":
+                with memory.recall(0):
+                    before = plain.eval()(old).detach()
+            else:
+                before = plain.eval()(old).detach()
+    return memory, plain, old, before
 
-    train(old)
-    memory.consolidate([old])
-    before = plain.eval()(old).detach()
-    train(new)
+
+NORMS = (nn.BatchNorm1d(16), nn.LayerNorm(16), nn.GroupNorm(4, 16), nn.RMSNorm(16))
+
+
+def every_norm_is_protected(rank: int, ranks: int, folder: Path) -> None:
+    for norm, option in ((norm, option) for norm in NORMS for option in ("freeze", "per-task", "free")):
+        memory, plain, old, before = two_tasks(norm, option, rank)
+        memory.verify(recall=option == "per-task")
+        for parameter in plain.parameters():
+            assert_same_everywhere(parameter)
+        if option == "per-task":
+            with memory.recall(0):
+                assert torch.allclose(plain.eval()(old), before, atol=1e-5), norm
+        elif option == "freeze":
+            assert float((plain.eval()(old) - before).norm() / before.norm()) < 1e-2, norm
+
+
+def ranks_record_with_the_same_statistics_and_verify_together(rank: int, ranks: int, folder: Path) -> None:
+    memory, plain, old, _ = two_tasks(nn.BatchNorm1d(16), "freeze", rank)
     memory.verify([old])
-    assert float((plain.eval()(old) - before).norm() / before.norm()) < 1e-2
     if rank:
         with torch.no_grad():
-            plain[3].weight += 1
+            plain.get_parameter("3.weight").add_(1)
     with pytest.raises(LeakError, match=r"'3'" if rank else r"1 other rank\(s\) found a leak"):
         memory.verify()
     with pytest.raises(ValueError if rank else LeakError, match="no batches" if rank else "other rank"):
         memory.verify([old] if rank == 0 else [])
-    (folder / f"survived{rank}").touch()
-    dist.destroy_process_group()
 
 
-def test_ranks_record_with_the_same_statistics_and_verify_together(tmp_path: Path) -> None:
-    mp.spawn(with_statistics, args=(tmp_path,), nprocs=2)
-    assert (tmp_path / "survived0").exists()
-    assert (tmp_path / "survived1").exists()
+def test_two_ranks_with_whole_weights(tmp_path: Path) -> None:
+    for sketch in (None, 20):
+        alone = GPM(network(), 0.9, sketch=sketch)
+        alone.consolidate([data()])
+        alone.save(tmp_path / f"alone-{sketch}.safetensors")
+    checks = [
+        ranks_end_with_identical_bases,
+        the_first_task_is_the_task_in_one_process,
+        a_rank_that_fails_does_not_leave_the_other_waiting,
+        every_norm_is_protected,
+        ranks_record_with_the_same_statistics_and_verify_together,
+    ]
+    in_ranks(checks, 2, tmp_path)

@@ -1,4 +1,4 @@
-"""The loops that people write around an optimiser keep W·M = W₀·M too, and still learn the new task."""
+"""The loops that people write around an optimizer keep W·M = W₀·M too, and still learn the new task."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def learn(net: nn.Module, step: Callable[[], object], steps: int = 40) -> None:
 
 
 class Wrapper:
-    """As accelerate and others wrap an optimiser."""
+    """As accelerate and others wrap an optimizer."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -327,3 +327,34 @@ def test_restore_puts_an_average_of_the_weights_back(net: Net, memory: GPM) -> N
 def test_restore_refuses_another_model(memory: GPM) -> None:
     with pytest.raises(ValueError, match=r"copy of the memory's model.*'first\.weight'"):
         memory.restore(nn.Linear(12, 12))
+
+
+@pytest.mark.parametrize("way", ["batch", "per example", "weights of one's own"])
+def test_gradients_of_torch_func_are_protected(net: Net, memory: GPM, way: str) -> None:
+    """`grad` leaves no `.grad`: the loop sets it, or writes its own weights back and restores them."""
+    x, y = task(2)
+    optimizer = memory.attach(AdamW(net.parameters(), lr=0.01))
+
+    def loss_of(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(torch.func.functional_call(net, weights, (x,)), y)
+
+    def step() -> None:
+        weights = {name: parameter.detach() for name, parameter in net.named_parameters()}
+        if way == "per example":
+            each = torch.func.vmap(torch.func.grad(loss_of), (None, 0, 0))(weights, x[:, None], y[:, None])
+            gradients = {name: gradient.mean(0) for name, gradient in each.items()}
+        else:
+            gradients = torch.func.grad(loss_of)(weights, x, y)
+        if way == "weights of one's own":
+            net.load_state_dict({name: weight - 0.5 * gradients[name] for name, weight in weights.items()})
+            memory.restore()
+        else:
+            for name, parameter in net.named_parameters():
+                parameter.grad = gradients[name]
+            optimizer.step()
+
+    first = loss(net).item()
+    for _ in range(30):
+        step()
+    assert loss(net).item() < 0.9 * first
+    assert memory.verify().worst < 1e-5

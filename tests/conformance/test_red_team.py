@@ -260,7 +260,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_unusual_optimisers_keep_old_outputs(name: str) -> None:
+def test_unusual_optimizers_keep_old_outputs(name: str) -> None:
     net, (old, new) = wide(plain)(), VECTORS
     memory = GPM(net, threshold=1.0)
     memory.consolidate(old)

@@ -1,4 +1,4 @@
-"""Trains with an optimiser that is attached only while it trains."""
+"""Trains with an optimizer that is attached only while it trains."""
 
 from __future__ import annotations
 

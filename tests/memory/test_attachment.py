@@ -1,4 +1,4 @@
-"""What an optimiser may move when it is attached, detached, shared or sparse, and what a hand-written step may move."""
+"""What an optimizer may move when it is attached, detached, shared or sparse, and what a hand-written step may move."""
 
 from __future__ import annotations
 

@@ -108,14 +108,14 @@ def test_weights_that_no_projection_fits_are_refused_at_once(layer: nn.Module, r
     assert set(GPM(model, exclude=["bad"]).subspaces) == {"good"}
 
 
-def test_sharded_weights_are_refused_at_once() -> None:
+def test_weights_that_are_sharded_over_their_inputs_are_refused_at_once() -> None:
     tensor = pytest.importorskip("torch.distributed.tensor")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
         layer = nn.Linear(4, 4)
-        layer.weight = nn.Parameter(tensor.distribute_tensor(layer.weight.detach(), mesh, [tensor.Shard(0)]))
-        with pytest.raises(UnsupportedError, match=r"'weight' is sharded \(a DTensor\)"):
+        layer.weight = nn.Parameter(tensor.distribute_tensor(layer.weight.detach(), mesh, [tensor.Shard(1)]))
+        with pytest.raises(UnsupportedError, match=r"tensor parallelism splits the layer's inputs"):
             GPM(layer)
     finally:
         torch.distributed.destroy_process_group()

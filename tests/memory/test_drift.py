@@ -132,8 +132,8 @@ def test_a_state_of_another_model_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
-@pytest.mark.parametrize("optimiser", [torch.optim.SGD, torch.optim.AdamW])
-def test_nothing_drifts_where_nothing_moves_inside_what_is_remembered(optimiser: type[torch.optim.Optimizer]) -> None:
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_nothing_drifts_where_nothing_moves_inside_what_is_remembered(kind: type[torch.optim.Optimizer]) -> None:
     old = torch.randn(40, 3) @ torch.randn(3, 12)  # a plane of three dimensions, which the memory remembers completely
     new, labels = torch.randn(40, 12), torch.randint(4, (40,))
 
@@ -141,7 +141,7 @@ def test_nothing_drifts_where_nothing_moves_inside_what_is_remembered(optimiser:
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 4))
         memory = GPM(model, threshold=1.0)
-        optimizer = optimiser(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+        optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
         memory.consolidate([old])
         before = state(model)
         if protected:

@@ -56,3 +56,17 @@ def test_a_full_layer_is_not_announced_again_after_loading(tmp_path: Path) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loaded.consolidate(torch.randn(20, 3))
+
+
+@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+def test_a_task_more_costs_a_full_memory_next_to_nothing(tmp_path: Path) -> None:
+    memory = GPM(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)), threshold=1.0)
+    sizes, bases = [], []
+    for _ in range(40):
+        memory.consolidate(torch.randn(30, 4))
+        memory.save(tmp_path / "memory.safetensors")
+        sizes.append((tmp_path / "memory.safetensors").stat().st_size)
+        bases.append(memory.report().nbytes)
+    assert bases[20:] == [0] * 20
+    assert sizes[-1] - sizes[19] <= 20 * 2 * 4  # a count per task and layer
+    assert len(memory._verifier.witnesses) == 16

@@ -112,3 +112,17 @@ def test_what_lies_so_is_changed_where_it_is(
     assert weight.grad is not None
     assert set(changed) <= {weight.data_ptr(), weight.grad.data_ptr()}
     assert weight.grad.data_ptr() in changed
+
+
+def test_a_large_basis_and_its_projection_share_their_memory() -> None:
+    net = nn.Linear(1100, 300, bias=False)
+    memory = GPM(net, threshold=0.9)
+    memory.consolidate(torch.randn(20, 1100))
+    before = memory.subspaces["model"].basis.clone()  # type: ignore[union-attr]
+    train_attached(memory, lambda: net(torch.randn(20, 1100)).square().mean(), steps=3)
+    subspace, (projection,) = memory.subspaces["model"], set(memory._protection.weights[0]._projections.values())
+    assert subspace.basis.data_ptr() == projection.left.data_ptr()  # type: ignore[union-attr]
+    assert torch.equal(subspace.basis, before)  # type: ignore[union-attr]
+    again = GPM(net, threshold=0.9)
+    again.load_state_dict(memory.state_dict())
+    assert torch.equal(again.subspaces["model"].basis, before)  # type: ignore[union-attr]

@@ -5,7 +5,6 @@ from .audit.state import keep_in_eval_mode
 from .constraint import StepProjector
 from .discovery import UnsupportedError
 from .drift import activation_drift
-from .energies import DirectionEnergies, direction_energies
 from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
 from .projection import full_precision
@@ -14,13 +13,13 @@ from .record.recorder import ConsolidationError
 from .report import LeakError, MemoryReport, Truncation, Verification
 from .state import StateError
 from .subspace import RANK_RULES, Subspace
+from .task_inputs import TaskInputs, grow_by, task_inputs
 from .threshold import by_layer, parse_threshold
 
 __all__ = [
     "GPM",
     "RANK_RULES",
     "ConsolidationError",
-    "DirectionEnergies",
     "LayerView",
     "LeakError",
     "MemoryReport",
@@ -28,17 +27,19 @@ __all__ = [
     "StateError",
     "StepProjector",
     "Subspace",
+    "TaskInputs",
     "Truncation",
     "UnsupportedError",
     "Verification",
     "activation_drift",
     "by_layer",
     "codec",
-    "direction_energies",
     "full_precision",
+    "grow_by",
     "is_norm",
     "keep_in_eval_mode",
     "parse_threshold",
     "register_layer",
+    "task_inputs",
     "views_of",
 ]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 
-from .bundle import bundles_of
-from .constraint import Constraint
+from .optimizer_weights import OptimizerWeights
+from .rounds import Rounds
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -21,63 +21,12 @@ EXACT = {torch.float32, torch.float64}
 ATTACHMENTS: WeakSet[Attachment] = WeakSet()  # of all memories
 
 
-class OptimizerWeights:
-    """What the steps of one optimizer concern: its protected weights, small ones in bundles, and its frozen parameters."""
-
-    def __init__(self, constraint: Constraint, parameters: set[Tensor]) -> None:
-        self._constraint, self._parameters, self.anchors = constraint, parameters, constraint.anchors
-        protection = constraint.protection
-        weights = [w for w in protection.weights if not parameters.isdisjoint(w.parameters)]
-        self._unstepped = [p for weight in weights for p in weight.parameters if p not in constraint.stepped]
-        self.frozen = [p for p in constraint.frozen_parameters if p in parameters]
-        self._held = [weight for weight in weights if weight.rank] if self.anchors else []
-        self._subspaces = [subspace for weight in weights for subspace in weight.subspaces]
-        self._key = self._current()
-        for parameter in [p for weight in self._held for p in weight.parameters] + self.frozen:
-            self.anchors[parameter] = self.anchors[parameter].to(parameter.device)  # the model may have moved
-        self._bundles, self._alone = bundles_of(self._held, protection.weights, self.anchors)
-
-    def _current(self) -> list[object]:
-        """A fingerprint of the subspaces, devices and number types. Once it changes, prepared projections are out of date."""
-        places = [(weight.view.weight.device, weight.view.weight.dtype) for weight in self._held]
-        return [sum([subspace.changes for subspace in self._subspaces]), *places]
-
-    def is_current(self) -> bool:
-        return self.anchors is self._constraint.anchors and (not self.anchors or self._key == self._current())
-
-    @torch.no_grad()
-    def project(self) -> None:
-        if self._unstepped:
-            self._constraint.stepped.update(p for p in self._unstepped if p.grad is not None)
-            self._unstepped = [p for p in self._unstepped if p.grad is None]
-        for bundle in self._bundles:
-            bundle.project()
-        for weight in self._alone:
-            weight.project_gradient()
-        if frozen := [p.grad for p in self.frozen if p.grad is not None]:
-            torch._foreach_zero_(frozen)
-
-    @torch.no_grad()
-    def restore(self, *, along_gradient: bool, only_rows: bool) -> None:
-        """Puts weights back to W·M = W₀·M, except those that moved `along_gradient`; `only_rows` of an embedding's table."""
-        for bundle in self._bundles:
-            if not (along_gradient and bundle.projected and self._parameters.issuperset(bundle.parameters)):
-                bundle.restore()
-        for weight in self._alone:
-            grad = weight.view.weight.grad
-            if only_rows and weight.view.one_hot and grad is not None and grad.is_sparse:
-                weight.restore_rows(self.anchors, grad._indices()[0])
-            elif not (along_gradient and weight.moved_along_gradient(self._parameters)):
-                weight.restore(self.anchors)
-        if self.frozen and not along_gradient:
-            torch._foreach_copy_(self.frozen, [self.anchors[p] for p in self.frozen])
-
-
 class Attachment:
     """Projects the gradients before each step of an optimizer and restores the weights after it."""
 
     def __init__(self, optimizer: Optimizer, memory: Loop) -> None:
         self._optimizer, self._memory, self._constraint = ref(optimizer), ref(memory), memory._constraint
+        self._rounds: Rounds = memory._attached[0]._rounds if memory._attached else Rounds(self._constraint)
         protected = set(memory._protection.parameters)
         for other in list(ATTACHMENTS):
             if other._memory() is None:
@@ -91,8 +40,9 @@ class Attachment:
                     "steps: call detach() of the other one first."
                 )
         self.check()
-        self._hooks = [optimizer.register_step_pre_hook(self._before_step)]
-        self._hooks += [optimizer.register_step_post_hook(self._after_step)]
+        # A step may be compiled as a whole. The hooks depend on the task, so they are left out of its graph.
+        before, after = torch.compiler.disable(self._before_step), torch.compiler.disable(self._after_step)
+        self._hooks = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
         self._constraint.optimizers.add(optimizer)
         ATTACHMENTS.add(self)
 
@@ -107,6 +57,7 @@ class Attachment:
         ATTACHMENTS.discard(self)
         if (optimizer := self.optimizer) is not None:
             self._constraint.optimizers.discard(optimizer)
+            self._rounds.leave(optimizer)
 
     def check(self) -> None:
         """Refuses an optimizer of another model, or of a selected parameter that is new or was frozen before."""
@@ -131,6 +82,7 @@ class Attachment:
         self._untrained = [parameter for parameter in trained if not parameter.requires_grad]
         self._types = {parameter.dtype for parameter in trained}
         self._trained, self._weights = trained, OptimizerWeights(self._constraint, trained)
+        self._rounds.join(optimizer, trained)
 
     def _project(self) -> None:
         if not self._weights.is_current():
@@ -145,8 +97,10 @@ class Attachment:
         # args[0] is the optimizer. A closure computes gradients inside the step, so they must be projected in there.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            self._project()
+            if not self._rounds.before_step(optimizer):
+                self._project()
             return None
+        self._rounds.end_turns()
 
         def projected() -> Any:
             with torch.enable_grad():
@@ -161,6 +115,9 @@ class Attachment:
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._constraint.anchors:
             return
+        self._constraint.steps += 1
+        if self._rounds.after_step(optimizer):
+            return
         if self._weights.anchors is not self._constraint.anchors:  # a closure that was not called has projected nothing
             self._weights = OptimizerWeights(self._constraint, self._trained)
         kind, groups = type(optimizer), optimizer.param_groups
@@ -171,7 +128,6 @@ class Attachment:
         # A plain step is a multiple of the projected gradient. A weight and its bias are projected together, so they need
         # one learning rate. Narrower types' rounding would leak.
         along_gradient = plain and last and len({group["lr"] for group in groups}) == 1 and self._types <= EXACT
-        self._constraint.steps += 1
         # Several optimizers usually take turns. In every eighth turn all of them restore against rounding.
         turn = self._constraint.steps // len(self._constraint.optimizers)
         self._weights.restore(

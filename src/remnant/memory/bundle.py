@@ -65,7 +65,10 @@ def bundles_of(weights: Weights, everywhere: Weights, anchors: Anchors) -> tuple
     for weight in weights:
         view, parameter = weight.view, weight.view.weight
         plain = (
-            not view.one_hot and (view.groups == 1 or not view.output_dim) and not any(b.part for b in weight.biases)
+            not weight.sharded
+            and not view.one_hot
+            and (view.groups == 1 or not view.output_dim)
+            and not any(b.part for b in weight.biases)
         )
         # A weight that is seen from two sides is restored once for each side, one after the other.
         fits = plain and sides[parameter] == 1 and weight.capacity * view.outputs <= SMALL

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .discovery import Protection
+from .distributed import shards
 from .projection import Projection
 from .protected import ProtectedWeight
 from .record.recorder import Grams
@@ -31,12 +32,14 @@ class Constraint:
         self.stepped: set[Tensor] = set()  # protected parameters that got a gradient in this task
         self.optimizers: WeakSet[Optimizer] = WeakSet()  # those that are attached
         self.steps = 0  # of all attached optimizers in this task
+        self.unsettled = False  # whether optimizers that take turns still have to restore their weights
         self._no_steps = ""  # the reason, while the weights in place are not those to train
 
     @contextmanager
     def without_steps(self) -> Iterator[None]:
         """Refuses steps while a recalled network is in place: they would be lost."""
         self.check_steps()
+        self.settle()
         self._no_steps = "A recalled task is only for reading. Leave the block of memory.recall() before you go on."
         try:
             yield
@@ -50,7 +53,7 @@ class Constraint:
     def begin_task(self, anchors: dict[Tensor, Tensor] | None = None) -> None:
         """Starts a task with copies of the parameters as they are now."""
         self.anchors = anchors or {p: p.detach().clone() for p in self.protection.parameters}
-        self.stepped, self.steps = set(), 0
+        self.stepped, self.steps, self.unsettled = set(), 0, False
 
     @property
     def frozen_parameters(self) -> list[Tensor]:
@@ -66,7 +69,12 @@ class Constraint:
                 if weight.rank:
                     weight.project_gradient()
         if frozen := [p.grad for p in self.frozen_parameters if p.grad is not None]:
-            torch._foreach_zero_(frozen)
+            torch._foreach_zero_(shards(frozen))
+
+    def settle(self) -> None:
+        """Restores the weights if optimizers that take turns are in the middle of a round."""
+        if self.unsettled:
+            self.restore()
 
     @torch.no_grad()
     def restore(self, copies: Mapping[Tensor, Tensor] | None = None) -> None:
@@ -78,7 +86,8 @@ class Constraint:
                 weight.restore(self.anchors, None if copies is None else [copies[p] for p in weight.parameters])
         if frozen := self.frozen_parameters:
             held = frozen if copies is None else [copies[p] for p in frozen]
-            torch._foreach_copy_(held, [self.anchors[p] for p in frozen])
+            torch._foreach_copy_(shards(held), shards(self.anchors[p] for p in frozen))
+        self.unsettled = self.unsettled and copies is not None
 
     @torch.no_grad()
     def checks(self, grams: Grams | None = None) -> list[LayerCheck]:
@@ -86,12 +95,12 @@ class Constraint:
         if not self.anchors:
             return []
         weights = self.protection.weights
-        checks = [w.check(self.anchors, None if grams is None else grams[w.name].matrix()) for w in weights]
+        checks = [w.check(self.anchors, None if grams is None else grams[w.name]) for w in weights]
         return checks + [check_still(name, p, self.anchors[p]) for name, p in self.protection.frozen.items()]
 
 
 class StepProjector:
-    r"""Projects one plain SGD step at a time: :math:`\nabla W \leftarrow \nabla W\,(I - M M^\top)` (Eq. 6–7).
+    """Projects one plain SGD step at a time: ∇W ← ∇W·(I − M·Mᵀ) (Eq. 6–7).
 
     It needs no optimizer and leaves `.grad` alone, so a step can be recorded into a CUDA graph. After steps that are not
     plain SGD, or from time to time against rounding, call `restore`.

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from itertools import accumulate
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -12,16 +13,21 @@ from torch.optim.swa_utils import AveragedModel
 
 from remnant.errors import UserError
 
+from .distributed import is_sharded, reshard, world
 from .layers import LayerView, is_norm, rule_of, views_of
 from .lora import Adapter, adapters_of
 from .protected import Bias, ProtectedWeight, Site
+from .sharded import ShardedWeight
 from .threshold import check_matches
 
 ROOT = "model"  # the name of a model that is itself a layer
 UNUSABLE: dict[str, Callable[[Tensor], bool]] = {
     "has no shape yet (a lazy layer): run one batch through the model": lambda p: isinstance(p, UninitializedParameter),
-    "is sharded (a DTensor): use DistributedDataParallel, which keeps weights whole": lambda p: hasattr(
-        p, "placements"
+    "is sharded twice (FSDP with tensor parallelism): use one of them": lambda p: (
+        is_sharded(p) and sum(not placement.is_replicate() for placement in cast(Any, p).placements) > 1
+    ),
+    "is sharded over some of the processes: make its mesh of all of them": lambda p: (
+        is_sharded(p) and cast(Any, p).device_mesh.size() != world()[1]
     ),
     "is on the meta device: load its values first": lambda p: p.is_meta,
     "is complex, and products with complex rows are not supported: exclude it": lambda p: p.is_complex(),
@@ -64,6 +70,7 @@ class Protection:
         unsupported: str = "free",
         ordered: bool = False,
         lora: str | None = None,
+        sketch: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"GPM takes a model, and {model!r} is no torch.nn.Module.")
@@ -71,7 +78,11 @@ class Protection:
             if isinstance(patterns, str):
                 raise TypeError(f'{option} takes a list of patterns: write {option}=["{patterns}"].')
         self.protect, self.exclude = None if protect is None else list(protect), list(exclude)
-        self.model, self.unsupported, self._bias, self._ordered = unwrap(model), unsupported, bias, ordered
+        self.model, self.unsupported, self._bias = unwrap(model), unsupported, bias
+        self._recording: dict[str, Any] = {"ordered": ordered, "sketch": sketch}
+        by_fsdp = reshard(self.model)
+        self.sharded = any(is_sharded(parameter) for parameter in self.model.parameters())
+        self.parallel = self.sharded and not by_fsdp  # tensor parallelism
         self.weights: list[ProtectedWeight] = []
         self.frozen: dict[str, Tensor] = {}
         self.norms: dict[str, nn.Module] = {}  # their running statistics are frozen, too
@@ -83,6 +94,8 @@ class Protection:
         self._unreached = {adapter.up: None for adapter in self.adapters}  # B gets nothing of the inputs in the memory
         self._group(self._find_views(norm))
         self._settle_others()
+        if self.sharded:
+            self._check_shards(recall=ordered, lora=lora)
         if not self.weights:
             raise UnsupportedError("There is nothing to protect: protect/exclude leave no trainable layer with a rule.")
 
@@ -108,6 +121,17 @@ class Protection:
         reasons = {name: next((why for why, is_so in UNUSABLE.items() if is_so(p)), "") for name, p in chosen.items()}
         if unusable := [f"{name!r} {reason}" for name, reason in reasons.items() if reason]:
             raise UnsupportedError(f"GPM cannot protect this model. {'; '.join(unusable)}.")
+
+    def _check_shards(self, *, recall: bool, lora: str | None) -> None:
+        if recall or lora:
+            raise UnsupportedError('recall=True and lora="inputs" need whole weights, and this model\'s are sharded.')
+        parts = [weight for weight in self.weights if weight.sharded and self.parallel]
+        if split := [weight for weight in parts if weight.splits_inputs or weight.view.outputs % world()[1]]:
+            names = ", ".join(repr(weight.name) for weight in split)
+            raise UnsupportedError(
+                f"GPM cannot protect {names}: tensor parallelism splits the layer's inputs (RowwiseParallel) or its groups, "
+                "or unevenly, so no process has whole rows. Use ColwiseParallel, which splits its outputs, or exclude it."
+            )
 
     def _find_adapters(self) -> list[Adapter]:
         adapters, refused = adapters_of(self.model, lambda name: self.selects(clean(name)))
@@ -165,7 +189,9 @@ class Protection:
                 if own is not None and self._is_protected(own, two_sided=len(both) == 2) and users[own] == 1:
                     column = columns.setdefault(own, len(columns))
                 sites.append(Site(module, view, column))
-            self.weights.append(ProtectedWeight(name, first, sites, list(columns), ordered=self._ordered))
+            any_sharded = self.sharded and any(map(is_sharded, [first.weight, *(bias.parameter for bias in columns)]))
+            kind = ShardedWeight if any_sharded else ProtectedWeight
+            self.weights.append(kind(name, first, sites, list(columns), **self._recording))
         counts = Counter(weight.name for weight in self.weights)
         if twice := [name for name, count in counts.items() if count > 1]:
             raise ValueError(

@@ -1,7 +1,8 @@
 """Gradient Projection Memory for a model: Algorithm 1 of the paper, without the training loop."""
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from .loop import Loop
 from .loss import Loss, usual_loss
 from .recall import Recall, Recognition
 from .record import recorder
+from .record.consolidation import Growth
 from .record.recorder import Forward
 from .remember import all_or_nothing, remember
 from .report import LayerReport, MemoryReport, Verification
@@ -36,15 +38,15 @@ CHOICES = {
 
 
 class GPM(Loop):
-    r"""Remembers the subspace of inputs that each task used in each layer, and keeps later steps out of it.
+    """Remembers the subspace of inputs that each task used in each layer, and keeps later steps out of it.
 
-    For a layer with weight :math:`W`, value :math:`W_0` at the start of the task and remembered directions :math:`M`, every
-    step of an attached optimizer keeps :math:`W M = W_0 M`: the gradient loses its part inside the subspace,
-    :math:`\nabla W \leftarrow \nabla W - \nabla W M M^\top` (Eq. 6–7), and so does the step itself. `len(memory)` is the
-    number of remembered tasks.
+    For a layer with weight W, value W₀ at the start of the task and remembered directions M, every step of an attached
+    optimizer keeps W·M = W₀·M: the gradient loses its part inside the subspace, ∇W ← ∇W − (∇W·M)·Mᵀ (Eq. 6–7), and so does
+    the step itself. `len(memory)` is the number of remembered tasks.
 
     Args:
-        model: The network. Wrappers of torch.compile and DistributedDataParallel are looked through.
+        model: The network. Wrappers of torch.compile and DistributedDataParallel are looked through. A model that FSDP2 or
+            ColwiseParallel has sharded is protected shard by shard; all ranks then call the methods together.
         threshold: ε of Eq. 5 and 9. A number; `{"start": ε₀, "step": δ}` for ε₀ + δ·t at task t; `{pattern: ε}` by layer
             name; or a function (layer, task) → ε.
         protect: Patterns of the modules or parameters to protect; all by default.
@@ -59,6 +61,8 @@ class GPM(Loop):
         recall: Whether to keep what `recall` needs: the order of the directions, and each task's unprotected tensors.
         lora: "inputs" for a peft model: A of each LoRA adapter stays outside the memory of its layer's inputs, B is free, and
             `consolidate` adds the adapter to the layer's weight and starts a new one. None treats A and B as any layers.
+        sketch: For a layer with at least twice as many inputs n, `consolidate` keeps n·sketch numbers instead of n². The
+            directions still hold the share ε; there may be a few more of them. Choose twice the directions of one task.
 
     Raises:
         UnsupportedError: If the model has parameters that no rule covers, or nothing to protect.
@@ -87,6 +91,7 @@ class GPM(Loop):
         unsupported: str = "error",
         recall: bool = False,
         lora: str | None = None,
+        sketch: int | None = None,
     ) -> None:
         options = {"bias": bias, "lora": lora, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
         for option, value in options.items():
@@ -99,16 +104,29 @@ class GPM(Loop):
                 'lora="inputs" excludes recall=True, which reads protected weights, and here only A is one. Save the adapter '
                 "of each task before `consolidate` to have its network back."
             )
+        if sketch is not None and (type(sketch) is not int or sketch < 1):
+            raise ValueError(
+                f"sketch is {sketch!r}: it must be a positive whole number, or None for exact Gram matrices."
+            )
         parsed = parse_threshold(threshold)
         self._protection = Protection(
-            model, protect, exclude, bias=bias, norm=norm, unsupported=unsupported, ordered=recall, lora=lora
+            model,
+            protect,
+            exclude,
+            bias=bias,
+            norm=norm,
+            unsupported=unsupported,
+            ordered=recall,
+            lora=lora,
+            sketch=sketch,
         )
         self._model = self._protection.model
         self._threshold_given = threshold
         self._threshold = parsed.for_layers([weight.name for weight in self._protection.weights])
         self._rank_rule, self._unsupported = rank_rule, unsupported
+        self._growth: Growth | None = None  # replaces the rank rule
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
-        self._settings = {"threshold": parsed.setting, **patterns, **options, "recall": recall}
+        self._settings = {"threshold": parsed.setting, **patterns, **options, "recall": recall, "sketch": sketch}
         self._tasks = 0
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
@@ -137,6 +155,8 @@ class GPM(Loop):
         return MappingProxyType({w.name: w.subspaces[0] if w.view.groups == 1 else w.subspaces[:] for w in weights})
 
     def _check_model(self) -> None:
+        if self._constraint.unsettled:
+            self._constraint.settle()
         checks.check_model(self._protection)
         for attachment in self._attached:
             attachment.check()
@@ -191,15 +211,18 @@ class GPM(Loop):
     def recalled(self, task: int) -> dict[str, Tensor]:
         """Returns the `state_dict` of an old task's network, to load into a copy of the model."""
         with self.recall(task):
-            return {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+            return copy.deepcopy(self._model.state_dict())
 
-    def recalling(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def recalling(self) -> Iterator[None]:
         """Trains what the truncation of the last task costs away.
 
         In the block, the model is the last task's network as it will be recalled, and steps move only the directions that
         are new with the task, so no earlier task changes.
         """
-        return self._recalling().training()
+        with self._recalling().training():
+            yield
+        self._verifier.remember_again()
 
     def which_task(self, batch: Any, *, forward: Forward | None = None) -> Recognition:
         """Names the task of each example by its inputs: the smallest residual outside a task's own directions.
@@ -243,6 +266,8 @@ class GPM(Loop):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that training needs to continue, except the weights: save those with the model."""
+        if self._constraint.unsettled:
+            self._constraint.settle()
         return state.collect(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ LANCZOS_BLOCK = 48
 LANCZOS_SHARE = 0.34  # share of all directions beyond which a full decomposition is cheaper
 WIDE, WIDE_SHARE = 3072, 0.6  # the same share from this width on
 PER_DIRECTION = 3  # Lanczos needs about three directions for each one that it finds
+ENOUGH_TO_SPAN = 2  # times as many rows as columns usually span all of them
 PRECISION = 1e-12  # residual ‖Gv − λv‖ relative to the largest eigenvalue, as a full decomposition leaves
 
 
@@ -24,11 +25,13 @@ class Energy:
     """The Gram matrix of one subspace's rows R, as RᵀR, or as R itself while R has fewer rows than columns.
 
     `exact` rows are those of a float64 network: their SVD finds directions whose energy RᵀR would round away.
+    `rest` is energy of which only the amount is known, because the rows are a sketch of more rows.
     """
 
     tensor: Tensor
     is_rows: bool = False
     exact: bool = False
+    rest: Tensor | float = 0.0
 
     @classmethod
     def of(cls, gram: Tensor) -> Self:
@@ -39,7 +42,7 @@ class Energy:
 
     def total(self) -> Tensor:
         """‖R‖² (Frobenius)."""
-        return self.tensor.square().sum() if self.is_rows else self.tensor.diagonal().sum()
+        return self.tensor.square().sum() + self.rest if self.is_rows else self.tensor.diagonal().sum()
 
     def outside(self, basis: Tensor) -> "Energy":
         """The energy of R̂ = R − R·M·Mᵀ (Eq. 8); for a Gram matrix, on both of its sides at once."""
@@ -73,6 +76,8 @@ class Energy:
 
 class Gram:
     """Sums rowsᵀ·rows over batches, for each group of a layer."""
+
+    missing = 0.0  # the share of energy that is not in the sum; a sketch lacks some
 
     def __init__(self, groups: int, size: int, device: torch.device) -> None:
         self.groups, self.size = groups, size
@@ -117,6 +122,13 @@ class Gram:
             return rows.mT @ rows
         return self._sum.triu() + self._sum.triu(1).mT
 
+    def energy_of(self, stack: Tensor) -> Tensor:
+        """‖W·Rᵀ‖² = tr(W·RᵀR·Wᵀ) of a stack of matrices W (groups, outputs, size), summed over the groups."""
+        x = stack.to(device=self.device, dtype=torch.float64)
+        if self._sum is None:
+            return (x @ torch.cat(self._few, dim=1).mT).square().sum()
+        return ((x @ self.matrix()) * x).sum().clamp(min=0)
+
     def is_finite(self) -> bool:
         """Whether no row held NaN or inf: each shows in the diagonal of RᵀR, whose sum is ‖R‖²."""
         if self._sum is None:
@@ -149,6 +161,8 @@ def _used_columns(rows: Tensor) -> Tensor | None:
 class Counts:
     """The Gram matrix of one-hot rows is diagonal: it counts how often each index occurred."""
 
+    missing = 0.0
+
     def __init__(self, size: int, device: torch.device) -> None:
         self.count = 0
         self._counts = torch.zeros(size, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
@@ -160,6 +174,9 @@ class Counts:
 
     def matrix(self) -> Tensor:
         return self._counts
+
+    def energy_of(self, stack: Tensor) -> Tensor:
+        return (stack.to(self._counts).square() * self._counts).sum()
 
     def is_finite(self) -> bool:
         return True
@@ -251,3 +268,19 @@ def outside_rows(rows: list[Tensor], eps: float, stack: Tensor) -> Tensor:
             matrix = matrix - (matrix @ basis) @ basis.mT
         outside.append(matrix)
     return torch.stack(outside)
+
+
+def span_everything(rows: list[Tensor], eps: float) -> bool:
+    """Whether `outside_rows` would leave nothing, because some of the rows already reach every direction of every group."""
+    groups, _, size = rows[0].shape if rows and rows[0].is_floating_point() else (0, 0, 0)
+    step = max(1, sum(part.shape[1] for part in rows) // max(1, ENOUGH_TO_SPAN * size))
+    some = torch.cat([part[:, ::step] for part in rows], dim=1) if groups else torch.zeros(0, 0, 1)
+    tolerance = min(8 * eps, 1e-3)
+    if some.shape[1] < size or not groups or tolerance < 1e-7:
+        return False
+    gram = Gram(groups, size, some.device)
+    gram.add(some)
+    norms = [torch.linalg.vector_norm(part, dim=(1, 2), dtype=torch.float64) for part in rows]
+    least = tolerance**2 * torch.stack(norms).square().sum(0).to(gram.device)
+    margin = gram.matrix() - torch.diag_embed(least[:, None].expand(-1, size))
+    return not bool(torch.linalg.cholesky_ex(margin)[1].any())

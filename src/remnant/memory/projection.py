@@ -62,7 +62,7 @@ class Projection:
             form = "low-rank"
         self.form = form or cheapest_form(outputs, n, max(ranks), n - min(ranks), device.type, groups=len(subspaces))
         if self.form == "axes":
-            free = 1 - subspaces[0]._stored
+            free = 1 - (subspaces[0]._stored if order is None else subspaces[0]._stored[order])
             self.right = ((free > 0) if hard else free).to(device=device, dtype=dtype)
         elif self.form == "complement":
             self.left = stacked([subspace.complement for subspace in subspaces])

@@ -8,15 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from .axes import AxisSubspace
+from .gram import Counts, Gram
 from .layers import LayerView
 from .projection import Projection, full_precision
 from .report import LayerCheck
+from .sketch import Sketch
 from .subspace import Subspace
 
 WRITES = (
     9  # a weight is rounded in the plain SGD steps between two restores (attachment.ROUNDING_STEPS), and in the last
 )
+LARGE = 1024  # inputs from which a projection and the memory share one copy of the directions
 Weights = list["ProtectedWeight"]
+AnyGram = Gram | Sketch | Counts
 Anchors = Mapping[Tensor, Tensor]  # parameter → its value W₀ at the start of the task
 
 
@@ -46,10 +50,20 @@ class ProtectedWeight:
     A "stack" is the tensor (groups, outputs, inputs + biases) of [W | b…]: a bias is the weight of an input that is always 1.
     """
 
+    sharded = splits_inputs = False  # whether each process has a part of the weight, and of its inputs
+    _own_inputs: Tensor | None = None  # their numbers, for one-hot inputs
+
     def __init__(
-        self, name: str, view: LayerView, sites: list[Site], biases: list[Bias], *, ordered: bool = False
+        self,
+        name: str,
+        view: LayerView,
+        sites: list[Site],
+        biases: list[Bias],
+        *,
+        ordered: bool = False,
+        sketch: int | None = None,
     ) -> None:
-        self.name, self.view, self.sites, self.biases = name, view, sites, biases
+        self.name, self.view, self.sites, self.biases, self.sketch = name, view, sites, biases, sketch
         self.parameters = [view.weight, *(bias.parameter for bias in biases)]
         kind = AxisSubspace if view.one_hot else Subspace
         dtype = torch.promote_types(view.weight.dtype, torch.float32)
@@ -117,27 +131,26 @@ class ProtectedWeight:
         """The stack of W − W₀, with its inputs in the order of the rows."""
         return self._stack(self.parameters, by_rows=True) - self._stack(anchors, by_rows=True)
 
-    def check(self, anchors: Anchors, gram: Tensor | None) -> LayerCheck:
+    def check(self, anchors: Anchors, gram: AnyGram | None) -> LayerCheck:
         """Measures the leak ‖(W − W₀)·M‖ / ‖W − W₀‖, and with the Gram matrix of an old task's rows the drift."""
         now = self._stack(self.parameters)
         change = now - self._stack(anchors)
-        if not (moved := float(change.norm())):
+        if not (moved := self._norm(change)):
             return LayerCheck(self.name, 0.0, 0.0, None if gram is None else 0.0)
         with full_precision(change.device):
             inside = change - self.projection(change, hard=True).remove(change)
         eps = torch.finfo(self.view.weight.dtype).eps
         writes = WRITES if eps < 1e-6 else 2  # narrower types are restored after every step
-        rounding = writes * eps / 2 * float(now.norm()) / moved
+        rounding = writes * eps / 2 * self._norm(now) / moved
         drift = None if gram is None else self._drift(anchors, gram)
-        return LayerCheck(self.name, float(inside.norm()) / moved, rounding, drift)
+        return LayerCheck(self.name, self._norm(inside) / moved, rounding, drift)
 
-    def _drift(self, anchors: Anchors, gram: Tensor) -> float:
-        """‖ΔW·X‖ / ‖W₀·X‖ from the Gram matrix G alone: ‖ΔW·X‖² = tr(ΔW·G·ΔWᵀ)."""
-        energies = []
-        for stack in (self.difference(anchors), self._stack(anchors, by_rows=True)):
-            x = stack.to(gram)
-            energies.append(float(((x * gram if self.view.one_hot else x @ gram) * x).sum().clamp(min=0)))
-        return (energies[0] / energies[1]) ** 0.5 if energies[1] else 0.0
+    def _drift(self, anchors: Anchors, gram: AnyGram) -> float:
+        """‖ΔW·X‖ / ‖W₀·X‖ from the Gram matrix alone."""
+        stacks = (self.difference(anchors), self._stack(anchors, by_rows=True))
+        energies = torch.stack([gram.energy_of(stack) for stack in stacks])
+        moved, whole_energy = self._sum(energies).tolist()
+        return float((moved / whole_energy) ** 0.5) if whole_energy else 0.0
 
     def change_among(self, tensors: dict[Tensor, Tensor], change: Callable[[Tensor], Tensor]) -> None:
         """Replaces the tensors that belong to the parameters by what `change` makes of their stack."""
@@ -152,12 +165,23 @@ class ProtectedWeight:
         channels_last = rows is None and self._channels_last
         key = (rows, like.dtype, like.device, channels_last, hard)
         if key not in self._projections:
-            order = self.view.channels_last_order if channels_last else None
-            height = rows or self.view.outputs
-            self._projections[key] = Projection(self.subspaces, height, like.dtype, like.device, hard=hard, order=order)
+            order = self.view.channels_last_order if channels_last else self._own_inputs
+            height = rows or (like.shape[1] if like.ndim == 3 else self.view.outputs)
+            made = Projection(self.subspaces, height, like.dtype, like.device, hard=hard, order=order)
+            self._projections[key] = made
+            large = order is None and len(self.subspaces) == 1 and like.shape[-1] > LARGE
+            if large and made.form in ("low-rank", "complement"):
+                self.subspaces[0].share(made.left[0], complement=made.form == "complement")
             if not hard and all(bool((s.weights >= 1).all()) for s in self.subspaces):
                 self._projections[*key[:-1], True] = self._projections[key]
         return self._projections[key]
+
+    def _sum(self, numbers: Tensor) -> Tensor:
+        """Of all processes, if each has a part of the weight."""
+        return numbers
+
+    def _norm(self, stack: Tensor) -> float:
+        return float(stack.norm())
 
     @property
     def _channels_last(self) -> bool:

@@ -17,13 +17,15 @@ import torch
 from torch import Tensor
 
 from . import valid
-from .audit.probe import Probe, change_of, restored
+from .audit.compare import change_of, restored
+from .audit.probe import Probe
 from .constraint import Constraint
 from .discovery import Protection, clean
+from .distributed import summed
 from .loss import Loss
 from .protected import ProtectedWeight
 from .record.batches import is_numbered, map_tensors, stream, tensors_in
-from .record.consolidation import Grown, summed
+from .record.consolidation import Grown
 from .record.recorder import Forward, Grams, eager_eval, record_rows
 from .report import TaskCheck, Truncation
 from .subspace import Subspace

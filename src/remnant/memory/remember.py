@@ -39,20 +39,24 @@ def remember(
     thresholds = {weight.name: memory._threshold(weight.name, task) for weight in weights}
     probe = Probe(memory._protection, forward)
     grams = consolidation.gather(memory._protection, batches, task, samples, layer_samples, forward=probe.remembering)
+    if memory._protection.sharded:
+        probe.share_examples()
     uncovered = {} if memory._unsupported == "free" else probe.uncovered()
     fixed = uncovered if memory._unsupported == "freeze" else {}
     refused = uncovered if memory._unsupported == "error" else {}
     stepped, held = memory._constraint.stepped, [weight for weight in weights if weight not in fixed]
     unreached = checks.refuse(probe, held, grams, stepped, refused)
     moving = memory._buffers.moving(probe, trained=bool(stepped))
-    grown = consolidation.grow(weights, grams, thresholds, memory._rank_rule, fixed)
+    grown = consolidation.grow(weights, grams, thresholds, memory._growth or memory._rank_rule, fixed)
     full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
     unprotected = moving if memory._unsupported == "error" else []
     moved = Verification((*memory._constraint.checks(), *memory._buffers.checks(probe)), SUSPICIOUS)
-    checks.warn(probe, moved, unprotected, full, unreached)
+    sketched = [weight for weight in weights if weight.sketch]
+    coarse = consolidation.too_coarse(sketched, grams, thresholds) if sketched else []
+    checks.warn(probe, moved, unprotected, full, unreached, coarse)
     record = memory._recall.record(grown, grams, thresholds, probe) if memory._recall else None
     for weight, subspaces, count in grown:
-        weight.adopt(subspaces, [*weight.added, count])
+        weight.adopt(subspaces, [*weight.added, count] if count >= 0 else _without(weight.added, -count))
     memory._tasks += 1
     if memory._protection.adapters:
         lora.restart(memory._protection.adapters, weights, memory._tasks)
@@ -65,6 +69,14 @@ def remember(
         if loss:
             memory._recall.add_truncation(trained, memory._recall.mean_loss(batches, forward, loss, task))
     return {weight.name: count for weight, _, count in grown}
+
+
+def _without(added: list[int], count: int) -> list[int]:
+    """The directions of each task, and none of one more whose rule has let `count` go. The last tasks lose them."""
+    kept: list[int] = []
+    for each in added:
+        kept.append(min(each, sum(added) - count - sum(kept)))
+    return [*kept, 0]
 
 
 @contextmanager

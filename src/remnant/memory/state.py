@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import is_tensor, nn
 
 from remnant.errors import UserError
@@ -14,6 +15,7 @@ from remnant.files import remove_stale, write_file
 from . import codec, valid
 from .audit.preconditions import check_model
 from .discovery import clean
+from .distributed import is_sharded, sharded_like, summed, whole, world
 from .protected import ProtectedWeight
 from .subspace import Subspace
 from .threshold import ThresholdSetting
@@ -31,25 +33,31 @@ class StateError(UserError, ValueError):
 
 
 def collect(memory: GPM) -> dict[str, Any]:
+    """All of the state. Sharded anchors are gathered, on the CPU, so all processes must call it."""
     check_model(memory._protection)
     names = {parameter: name for name, parameter in memory._protection.named_parameters().items()}
+    anchors = memory._constraint.anchors
     return {
         "version": VERSION,
         "tasks": memory._tasks,
         "steps": memory._constraint.steps,
         "settings": dict(memory._settings),
-        "layers": {
-            weight.name: {
-                "capacities": [subspace.capacity for subspace in weight.subspaces],
-                "added": list(weight.added),
-                "subspaces": [subspace.state() for subspace in weight.subspaces],
-            }
-            for weight in memory._protection.weights
-        },
-        "anchors": {names[parameter]: tensor for parameter, tensor in memory._constraint.anchors.items()},
+        "layers": _layers(memory),
+        "anchors": {names[p]: whole(tensor).cpu() if is_sharded(tensor) else tensor for p, tensor in anchors.items()},
         "buffers": dict(memory._buffers.values),
         "kept_in_eval": list(memory._buffers.kept_in_eval),
         "recall": memory._recall.state() if memory._recall else None,
+    }
+
+
+def _layers(memory: GPM) -> dict[str, Any]:
+    return {
+        weight.name: {
+            "capacities": [subspace.capacity for subspace in weight.subspaces],
+            "added": list(weight.added),
+            "subspaces": [subspace.state() for subspace in weight.subspaces],
+        }
+        for weight in memory._protection.weights
     }
 
 
@@ -83,7 +91,9 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     if memory._recall and records:
         memory._recall.tasks, memory._recall.truncations = records
     placed = {parameters[name]: anchor for name, anchor in anchors.items()}
-    memory._constraint.anchors = {parameter: anchor.to(parameter, copy=True) for parameter, anchor in placed.items()}
+    memory._constraint.anchors = {
+        p: sharded_like(anchor.to(device=p.device, dtype=p.dtype, copy=True), p) for p, anchor in placed.items()
+    }
     memory._constraint.stepped, memory._verifier.witnesses = set(), []
     memory._buffers.values = {name: tensor.clone() for name, tensor in buffers.items()}
     memory._buffers.kept_in_eval = kept_in_eval
@@ -108,8 +118,9 @@ def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> N
     parameters, norms = memory._protection.named_parameters(), memory._buffers.of_norms()
     protected = set(memory._protection.parameters)
     kept = {name: parameter for name, parameter in parameters.items() if parameter in protected}
-    here = _sizes(collect(memory) | {"anchors": parameters, "buffers": memory._buffers.others() | norms})
-    needed = _sizes(collect(memory) | {"anchors": kept if complete else {}, "buffers": norms if complete else {}})
+    layers = {"layers": _layers(memory)}
+    here = _sizes(layers | {"anchors": parameters, "buffers": memory._buffers.others() | norms})
+    needed = _sizes(layers | {"anchors": kept if complete else {}, "buffers": norms if complete else {}})
     in_state = _sizes(saved)
     differing = sorted(name for name in {*needed, *in_state} if here.get(name) != in_state.get(name))
     if differing:
@@ -137,8 +148,14 @@ def save(memory: GPM, path: Path) -> None:
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
     with memory._lock:  # another thread may consolidate
         pieces = codec.pack(collect(memory))
-    remove_stale(path.parent, path.name)
-    write_file(path, *pieces)
+    sharded = memory._protection.sharded
+    try:
+        if not sharded or world()[0] == 0:
+            remove_stale(path.parent, path.name)
+            write_file(path, *pieces)
+    finally:
+        if sharded:
+            summed(torch.zeros(1))  # the other processes may read the file at once
 
 
 def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdSetting | None) -> Memory:

@@ -36,17 +36,17 @@ def ranked_count(old: Tensor, new: Tensor, enough: Tensor) -> int:
 
 
 class Subspace:
-    r"""Orthonormal directions :math:`M \in \mathbb{R}^{n \times k}` that one layer's inputs have used.
+    """Orthonormal directions M (n × k) that one layer's inputs have used.
 
-    :meth:`remove` computes what remains of rows or gradients outside them, :math:`x - (x M) M^\top` (Eq. 6–8), and
-    :meth:`grow` adds the directions of one more task (Eq. 5, 9). The class stores :math:`M`, or an orthonormal basis of its
-    complement if that has fewer columns. A direction may have a weight in [0, 1]; 1 protects it fully, as in the paper.
+    `remove` computes what remains of rows or gradients outside them, x − (x·M)·Mᵀ (Eq. 6–8), and `grow` adds the directions
+    of one more task (Eq. 5, 9). The class stores M, or an orthonormal basis of its complement if that has fewer columns.
+    A direction may have a weight in [0, 1]; 1 protects it fully, as in the paper.
 
     Args:
         capacity: The number n of inputs.
         dtype: The type of the stored directions.
         device: Their device.
-        ordered: Whether to keep the directions in the order in which they were added, so that :meth:`prefix` can give back
+        ordered: Whether to keep the directions in the order in which they were added, so that `prefix` can give back
             what an earlier task left. The complement is then never stored.
 
     Example:
@@ -76,6 +76,12 @@ class Subspace:
         """Replaces the stored tensors, which are never changed in place, so that copies may share them."""
         self._stored, self._is_complement, self._weights = stored, complement, weights
         self.changes += 1
+
+    def share(self, columns: Tensor, *, complement: bool) -> None:
+        """Uses the memory of a padded copy of the stored columns, which a projection has made, instead of its own."""
+        kind = complement, columns.dtype, columns.device
+        if kind == (self._is_complement, self._stored.dtype, self._stored.device):
+            self._stored = columns[:, : self._stored.shape[1]]
 
     @property
     def rank(self) -> int:

@@ -368,3 +368,13 @@ def test_a_model_that_cannot_be_tested_says_so_once() -> None:
     model = Reads(lambda m, x: m.out(m.body(x)) * (1 + next(source)))
     with pytest.warns(UserWarning, match="could not be tested on this model: its outputs are random"):
         GPM(model, threshold=0.9).consolidate(torch.randn(9, 20))
+
+
+def test_weights_that_are_tested_in_parts_are_found_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remnant.memory.audit.probe.TOGETHER", 1)  # each weight is a part of its own
+    memory = GPM(Tied(MULTIPLIED["linear"]))
+    with pytest.raises(ConsolidationError, match=r"'tok'"):
+        memory.consolidate(torch.randint(0, 5, (4, 3)))
+    both = nn.Sequential(nn.Embedding(12, 6), nn.Tanh(), nn.Linear(6, 12, bias=False))
+    both[2].weight = both[0].weight  # seen from two sides, which belong to one part
+    assert set(GPM(both, 0.9).consolidate(torch.randint(0, 5, (4, 3)))) == {"0", "2"}

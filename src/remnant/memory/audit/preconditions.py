@@ -6,12 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import Tensor
 
 from ..discovery import Protection
+from ..distributed import reshard
 from ..protected import ProtectedWeight, Weights
 from ..record.recorder import ConsolidationError, Grams, call, inputs_left_out
 from ..report import Verification
 from .probe import Probe
 
 INCONCLUSIVE = "Whether the memory covers every use of the weights could not be tested on this model: {}."
+RANDOM = (
+    "The model's outputs are random in eval mode: dropout or noise stays on. The memory holds the inputs of the passes that "
+    "were recorded, and others will drift. Switch the randomness off in eval mode, or consolidate several passes."
+)
 FAST_PATH = (
     "In eval mode torch's fused path for padded sequences gives other outputs than the modules of this TransformerEncoder. "
     "The memory holds what the modules compute. Make it with enable_nested_tensor=False, or do not read padded positions."
@@ -48,10 +53,16 @@ IGNORED = (
     "The memory recorded model(batch[0]), but the batch has more tensors and forward takes more inputs ({}). If your loop "
     "passes them, the layers see other inputs than those recorded: pass forward=lambda model, batch: … that does the same."
 )
+COARSE = (
+    "The sketch of {} is too small: it lacks more than 1−ε of the inputs' energy. All directions that it has were remembered, "
+    "and they may hold less than the threshold asks for. Make the memory with a larger sketch=, or without one."
+)
 
 
 def check_model(protection: Protection) -> None:
     """Refuses a model whose protected parameters were replaced by other objects (a new head, a swapped layer)."""
+    if protection.sharded:
+        reshard(protection.model)
     present = set(protection.model.parameters())
     protected = [(weight.name, parameter) for weight in protection.weights for parameter in weight.parameters]
     for name, parameter in [*protected, *protection.frozen.items()]:
@@ -81,18 +92,25 @@ def refuse(
 
 
 def warn(
-    probe: Probe, moved: Verification, buffers: Sequence[str], full: Sequence[str], unreached: Sequence[str]
+    probe: Probe,
+    moved: Verification,
+    buffers: Sequence[str],
+    full: Sequence[str],
+    unreached: Sequence[str],
+    coarse: Sequence[str],
 ) -> None:
     """Warns the code that called GPM's method about everything that was found."""
     left_out = inputs_left_out(probe.model, probe.examples) if probe.forward is call else []
     messages = [
         INCONCLUSIVE.format(probe.inconclusive) if probe.inconclusive else "",
+        RANDOM if probe.is_random else "",
         FAST_PATH if not probe.inconclusive and probe.fast_path_differs() else "",
         moved.leaks(LEAKS),
         MOVING_BUFFERS.format(", ".join(map(repr, buffers))) if buffers else "",
         FULL.format(", ".join(full)) + FULL_ADAPTER * any("lora_B" in name for name in full) if full else "",
         UNREACHED.format(", ".join(unreached)) if unreached else "",
         IGNORED.format(", ".join(left_out)) if left_out else "",
+        COARSE.format(", ".join(coarse)) if coarse else "",
     ]
     for message in filter(None, messages):
         warnings.warn(message, stacklevel=4)

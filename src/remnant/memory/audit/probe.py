@@ -5,28 +5,24 @@ weight, and moving the weights one by one names it.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial
-from math import sqrt
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..discovery import Protection, clean
-from ..gram import outside_rows
+from ..distributed import object_from_process, sharded_like, summed, whole
 from ..projection import full_precision
-from ..protected import Bias, ProtectedWeight, Weights
-from ..record.batches import all_tensors, blank, geometric, map_tensors, mix, spread_examples
-from ..record.consolidation import summed
+from ..protected import Weights
+from ..record.batches import all_tensors, blank, geometric, map_tensors, mix, spread_examples, tensors_in
 from ..record.recorder import Forward, Sinks, eager_eval, record_rows
+from .compare import change_of, relative_changes, restored
+from .trial import NOISY, Change, Found, Trial
 
 EXAMPLES = 8  # few rows leave most directions free to change
-SIZE = 0.1  # the change, relative to each parameter's RMS
-LARGER = 10  # times that size, in the second test
-NOISY = 1e-3  # outputs that change more from one pass to the next cannot be compared
-NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
+TOGETHER = 2**28  # numbers in the weights that are moved at a time; their changes take 24 bytes for each
 ROUNDINGS, NARROW_ROUNDINGS = 300, 4  # allowed change of the outputs in units of eps; bf16 and fp16 round ΔW itself
 
 
@@ -35,6 +31,7 @@ class Probe:
 
     def __init__(self, protection: Protection, forward: Forward) -> None:
         self.model, self.forward = protection.model, forward
+        self._sharded, self._parallel = protection.sharded, protection.parallel
         named = self.model.named_parameters(remove_duplicate=False)
         excluded = {parameter for name, parameter in named if not protection.selects(clean(name))}
         self._weights = [weight for weight in protection.weights if excluded.isdisjoint(weight.parameters)]
@@ -45,9 +42,11 @@ class Probe:
         self.before: tuple[list[Tensor], set[nn.Module]] | None = None  # the outputs for the examples, and their path
         types = {torch.finfo(weight.view.weight.dtype).eps for weight in self._weights}
         self._finest, self._coarsest = min(types, default=0.0), max(types, default=0.0)  # eps; also of modules' outputs
-        self._finest_rounding = (ROUNDINGS if self._finest < 1e-6 else NARROW_ROUNDINGS) * self._finest
+        self.finest_rounding = (ROUNDINGS if self._finest < 1e-6 else NARROW_ROUNDINGS) * self._finest
         self._jitters = False
         self.inconclusive = ""  # the reason, if nothing could be tested
+        self._seed, self._draws = 0, False  # whether the last forward pass drew random numbers
+        self.is_random = False  # whether the outputs depend on them, as with dropout that stays on
 
     def remembering(self, model: nn.Module, batch: Any) -> object:
         """The forward function to record a task with: it keeps a few examples from the whole stream of batches."""
@@ -56,32 +55,86 @@ class Probe:
         self._batches += 1
         return self.forward(model, batch)
 
+    def share_examples(self) -> None:
+        """Takes those of rank 0, for a sharded model: its forward passes need all processes, in the same order."""
+        if self.examples is not None:
+            self.examples = object_from_process(0, map_tensors(self.examples, Tensor.cpu))
+
     @torch.no_grad()
-    def uncovered(self, change: Mapping[Tensor, Tensor] | None = None) -> dict[ProtectedWeight, float]:
+    def uncovered(self, change: Change | None = None) -> Found:
         """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs.
 
         Moves the parameters by the unseen part of a random change, or of a given one. Processes share what they find.
         """
-        found: dict[ProtectedWeight, float] = {}
         untested = [  # a weight that does not train now is tested when it has moved
             weight
             for weight in self._weights
-            if any(p.requires_grad if change is None else bool(change[p].any()) for p in weight.parameters)
+            if any(p.requires_grad if change is None else bool(whole(change[p].abs().sum())) for p in weight.parameters)
         ]
         with eager_eval(self.model):
             if any(
                 type(m).train is not nn.Module.train or type(m).eval is not nn.Module.eval for m in self.model.modules()
             ):
                 self.model.train()  # an own eval() may compute from the weights, so it is called after each change of them
-            # The rows of a few examples may span a small layer's whole input space; fewer and smoother inputs span less.
-            simplifications: Any = (lambda batch: batch, partial(spread_examples, count=1), geometric, blank)
-            for simpler in simplifications:
-                if untested and self.examples is not None and not found and not self.inconclusive:
-                    found, untested = self._test(simpler(self.examples), untested, change)
+            found = self._test(untested, change) if untested and self.examples is not None else {}
         if change is not None:
             return found
         counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
         return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
+
+    def _test(self, weights: Weights, change: Change | None) -> Found:
+        """Tests weights with the examples, and with simpler inputs where the examples' rows span the whole input space."""
+        one, untested = spread_examples(self.examples, 1), Weights()
+        # The rows of all examples span what the patches of one image do, and it takes longer to find that out.
+        if convolutions := [weight for weight in weights if weight.view.weight.ndim > 2]:
+            try:
+                trial = Trial(self, one, convolutions)
+                untested = [weight for weight in convolutions if trial.spanned(weight)]
+            except Exception:  # a norm may refuse a single example
+                one = self.examples
+        found, left = self._try(self.examples, [weight for weight in weights if weight not in untested], change)
+        untested += left
+        simplifications: list[Callable[[Any], Any]] = [lambda batch: batch, geometric, blank]
+        for simpler in simplifications:
+            if untested and not found and not self.inconclusive:
+                found, untested = self._try(simpler(one), untested, change)
+        return found
+
+    def _try(self, batch: Any, weights: Weights, change: Change | None) -> tuple[Found, Weights]:
+        """Returns the uncovered weights, and those that this batch cannot test."""
+        found: Found = {}
+        untested: Weights = []
+        large = sum(weight.view.weight.numel() for weight in weights) > TOGETHER
+        for part in _parts(weights) if large else [weights]:
+            if found or self.inconclusive:
+                break
+            try:
+                trial = Trial(self, batch, part)
+            except Exception as error:  # a model may refuse inputs that are no images
+                if batch is self.examples:
+                    self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
+                return {}, weights
+            if batch is self.examples:
+                self.before = trial.before, self.path
+                self.is_random = self._draws and self._differs_by_seed(trial.before)
+            found = trial.uncovered(change)
+            untested += trial.untested
+        return found, untested
+
+    def _differs_by_seed(self, before: list[Tensor]) -> bool:
+        self._seed = 1
+        try:
+            return change_of(before, self.outputs()) > NOISY
+        finally:
+            self._seed = 0
+
+    @torch.no_grad()
+    def mixes_examples(self) -> bool:
+        """Whether an example's outputs depend on the others in its batch."""
+        size = next((len(x) for x in tensors_in(self.examples) if x.ndim), 0)
+        few = map_tensors(self.examples, lambda x: x[: size // 2] if x.ndim and len(x) == size else x)
+        together, alone = ([x for x in self.outputs(batch) if x.ndim] for batch in (self.examples, few))
+        return size > 1 and change_of([x[: len(y)] for x, y in zip(together, alone, strict=True)], alone) > NOISY
 
     @torch.no_grad()
     def fast_path_differs(self) -> bool:
@@ -96,78 +149,6 @@ class Probe:
                 results.append([y for x in returned if (y := _as_real(x.detach())) is not None])
         return change_of(*results) > self.rounding
 
-    def _test(
-        self, batch: Any, weights: Weights, change: Mapping[Tensor, Tensor] | None
-    ) -> tuple[dict[ProtectedWeight, float], Weights]:
-        """Returns the uncovered weights, and those that this batch cannot test."""
-        rows: dict[ProtectedWeight, list[Tensor]] = {weight: [] for weight in weights}
-        # Rows are copied, since a model may overwrite its inputs later.
-        sinks = {w: (lambda more, kept=kept: kept.append(more.detach().clone())) for w, kept in rows.items()}
-        try:
-            before = self.outputs(batch, sinks)
-        except Exception as error:  # a norm may refuse a single example, a model inputs that are no images
-            if batch is self.examples:
-                self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
-            return {}, weights
-        if batch is self.examples:
-            self.before = before, self.path
-        free: dict[Tensor, Tensor] = {}
-        generator = torch.Generator(self._device).manual_seed(0)
-        for parameter in {p: None for weight in weights for p in weight.parameters}:
-            like = SIZE * parameter.double() if change is None else change[parameter]
-            size = like.square().mean().sqrt().clamp(min=1e-9)
-            free[parameter] = size * torch.randn(parameter.shape, generator=generator, device=self._device).double()
-        unseen = {p: (change or free)[p].clone() for p in free}
-        for weight in weights:  # a weight that is seen from two sides must be invisible from both
-            weight.change_among(unseen, partial(outside_rows, rows[weight], torch.finfo(weight.view.weight.dtype).eps))
-        # A bias may have parts that belong to other weights.
-        parts = {weight: [Bias(weight.view.weight, None), *weight.biases] for weight in weights}
-        norms = {
-            (w, p): [float(p.part_of(x[p.parameter]).norm()) for x in (unseen, free)] for w in weights for p in parts[w]
-        }
-        testable = [w for w in weights if any(norms[w, p][0] > NEGLIGIBLE * norms[w, p][1] for p in parts[w])]
-        untested = [weight for weight in weights if weight not in testable]
-
-        def moved_by(changes: Mapping[Tensor, Tensor], some: Weights) -> Tensor:
-            moving = {part for weight in some for part in parts[weight]}
-            with restored({part.parameter for part in moving}):
-                for part in moving:
-                    value = part.part_of(part.parameter.detach())
-                    value.copy_(value.double() + part.part_of(changes[part.parameter]))
-                return relative_changes(before, self.outputs(batch))
-
-        together, rounding, fine = moved_by(unseen, testable), self.allowed(before, batch), self._finest_rounding
-        if before and bool((together <= rounding).all()) and change is None and testable:
-            # A larger change also shows choices. It rounds more.
-            free, larger = ({p: LARGER * x for p, x in changes.items()} for changes in (free, unseen))
-            for weight in testable:
-                if weight.view.one_hot and sum(w.view.weight is weight.view.weight for w in weights) == 1:
-                    larger[weight.view.weight] = unseen[weight.view.weight].clone()
-                    weight.change_among(larger, partial(_beside_used, weight, rows[weight]))
-            unseen = larger
-            together, fine = moved_by(unseen, testable), 3 * LARGER * fine
-            rounding = (3 * rounding).clamp(min=fine)  # that of narrow outputs hardly grows
-        if before and bool((together <= rounding).all()):
-            return {}, untested
-        noise = relative_changes(before, self.outputs(batch))
-        if not before or bool((noise > NOISY).any()):
-            self.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
-            return {}, []
-        if any(not x.is_floating_point() for x in before):  # whole numbers jump if two choices are equally good
-            noise = torch.maximum(noise, moved_by({p: x / 1000 for p, x in unseen.items()}, testable))
-        # Outputs that react strongly to any change of the weights also show more of the rounding.
-        reaction = moved_by(free, testable)
-        moving = {part for weight in testable for part in parts[weight]}
-        squares = [
-            [float(p.part_of(x).detach().double().square().sum()) for x in (free[p.parameter], p.parameter)]
-            for p in moving
-        ]
-        moved, whole = (sqrt(sum(column)) for column in zip(*squares, strict=True))
-        allowed = torch.maximum(10 * noise, rounding).maximum(fine * reaction * max(1.0, whole / max(moved, 1e-12)))
-        alone = {weight: moved_by(unseen, [weight]) for weight in testable if bool((together > allowed).any())}
-        found = {weight: float(by[by > allowed].max()) for weight, by in alone.items() if bool((by > allowed).any())}
-        return found or dict.fromkeys(alone, float(together.max())), untested
-
     @property
     def rounding(self) -> float:
         """How far rounding alone may move an output that has the narrowest type of all weights and modules' outputs."""
@@ -176,7 +157,7 @@ class Probe:
     @torch.no_grad()
     def allowed(self, before: list[Tensor], batch: Any = None) -> Tensor:
         """How far rounding alone may move each output. Where types differ, rounding errors show which outputs they reach."""
-        fine = self._finest_rounding
+        fine = self.finest_rounding
         if self._coarsest <= self._finest or not before:
             return torch.full((len(before),), fine)
         coarse = [p for p in self.model.parameters() if p.is_floating_point() and _eps(p) > self._finest]
@@ -218,54 +199,42 @@ class Probe:
             for context in (full_precision(self._device), restored(self.model.buffers())):
                 stack.enter_context(context)
             stack.enter_context(torch.random.fork_rng(devices=devices))
-            torch.manual_seed(0)  # the same random numbers every time
+            torch.manual_seed(self._seed)  # the same random numbers every time
+            states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
             record_rows(self.model, sinks or {}, [batch], lambda model, x: returned.append(self.forward(model, x)))
+            after_pass = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+            self._draws = not all(map(torch.equal, states, after_pass))
         # A forward function may add a penalty on the weights to a loss, so a single number that it returns counts last.
         given = [x for x in all_tensors(returned, set()) if x.ndim or not outputs]
         numbers = [_as_real(x.detach()) for x in all_tensors([outputs, given], set())]
         found = [x for x in numbers if x is not None and x.numel()]
+        if self._parallel:  # a parallel layer may return its own part: the sum is the same in all processes
+            found = [summed(x.long() if x.dtype is torch.bool else x) for x in found]
         return [x for x in found if x.is_floating_point() or self._coarsest < 1e-6]  # choices of narrow numbers flip
+
+
+def _parts(weights: Weights) -> list[Weights]:
+    """Splits weights into parts that are moved together, for the memory that their random changes take."""
+    sides: dict[Tensor, Weights] = {}
+    for weight in weights:
+        sides.setdefault(weight.view.weight, []).append(weight)  # a weight that is seen from two sides moves for both
+    parts: list[Weights] = [[]]
+    for group in sides.values():
+        if parts[-1] and sum(weight.view.weight.numel() for weight in (*parts[-1], group[0])) > TOGETHER:
+            parts.append([])
+        parts[-1] += group
+    return parts
 
 
 def _as_real(x: Tensor) -> Tensor | None:
     """An output as float64 or whole numbers; None if it is nested."""
     if x.is_nested:
         return None
+    x = whole(x)
     dense = x.to_dense() if x.layout is not torch.strided else x
     if x.is_complex():
         return torch.view_as_real(dense).double()
     return dense.double() if x.is_floating_point() else dense
-
-
-def _beside_used(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:
-    """Moves unused rows of a table beside used ones, where a search for the nearest row may choose them instead."""
-    used = torch.cat([part.flatten() for part in rows]).unique() if rows else torch.zeros(0)
-    if not len(used):
-        return LARGER * stack
-    now = weight.view.matrix(weight.view.weight.detach()).double()
-    nearest = used[torch.arange(now.shape[2], device=used.device) % len(used)]
-    return (now[:, :, nearest] - now + stack).index_fill(2, used, 0)
-
-
-def relative_changes(before: list[Tensor], after: list[Tensor]) -> Tensor:
-    """Returns the relative change of each output; for whole numbers, the share that differs."""
-    if [x.shape for x in before] != [x.shape for x in after]:
-        return torch.full((max(1, len(before)),), torch.inf)
-    changes = []
-    for x, y in zip(before, after, strict=True):
-        finite, y = x.isfinite(), y.to(x.device)
-        if not torch.equal(finite, y.isfinite()):
-            changes.append(torch.inf)
-        elif x.is_floating_point():
-            changes.append(float((x - y)[finite].norm() / x[finite].norm().clamp(min=1e-12)))
-        else:
-            changes.append(float((x != y).double().mean()))
-    return torch.tensor(changes, dtype=torch.float64)
-
-
-def change_of(before: list[Tensor], after: list[Tensor]) -> float:
-    """Returns the largest relative change among the outputs."""
-    return float(relative_changes(before, after).max()) if before else 0.0
 
 
 def _eps(tensor: Tensor) -> float:
@@ -275,15 +244,4 @@ def _eps(tensor: Tensor) -> float:
 def _jittered(x: Tensor) -> Tensor:
     """A tensor with an error of up to one unit in the last place."""
     signs = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).sign().to(x.device)
-    return (x.double() * (1 + _eps(x) * signs)).to(x.dtype)
-
-
-@contextmanager
-def restored(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Gives tensors back the values that they had before the block."""
-    before = [(tensor.detach(), tensor.detach().clone()) for tensor in tensors]
-    try:
-        yield
-    finally:
-        for tensor, value in before:
-            tensor.copy_(value)
+    return (x.double() * sharded_like(1 + _eps(x) * signs, x)).to(x.dtype)

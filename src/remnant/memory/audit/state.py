@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..discovery import Protection, clean
+from ..distributed import is_sharded, shard_of, summed
 from ..layers import is_norm, rule_of
 from ..report import LayerCheck, check_still
-from .probe import SIZE, Probe, relative_changes, restored
+from .compare import relative_changes, restored
+from .probe import Probe
+from .trial import SIZE
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -138,14 +141,15 @@ def _other_value(tensor: Tensor) -> Tensor:
 
 def checksum(tensor: Tensor) -> tuple[object, Tensor]:
     """The kind of a tensor and a number that changes with any of its bits: cheap also for a large frozen network."""
-    flat = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    own = shard_of(tensor)
+    flat = torch.view_as_real(own) if own.is_complex() else own
     flat = (flat.flatten(1) if flat.ndim > 1 else flat.reshape(1, -1)).contiguous()
     bits = flat.view(BITS[flat.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for dim in (0, 1):  # weighted by position in both dimensions, so that an exchange of values counts, too
         sums = bits.sum(dim, dtype=torch.int64)
         total = total + (sums * (2 * torch.arange(len(sums), device=sums.device) + 1)).sum()
-    return (tensor.dtype, tensor.shape), total.cpu()
+    return (tensor.dtype, tensor.shape), (summed(total) if is_sharded(tensor) else total).cpu()
 
 
 def keep_in_eval_mode(module: nn.Module) -> None:

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from ..discovery import Protection
+from ..distributed import InStep, summed
 from ..record import recorder
 from ..record.batches import is_numbered, stream
-from ..record.consolidation import summed
+from ..record.consolidation import filling, share_grams
 from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
-from .probe import NARROW_ROUNDINGS, Probe, change_of, restored
+from .compare import change_of, ordinary, restored
+from .probe import NARROW_ROUNDINGS, Probe
 from .state import Buffers, checksum
 
 if TYPE_CHECKING:
@@ -102,6 +104,13 @@ class Verifier:
         while len(self.witnesses) > 1 and sum(x.nbytes for w in self.witnesses for x in w.outputs) > BYTES:
             del self.witnesses[0]
 
+    def remember_again(self) -> None:
+        """Keeps the last task's outputs as they are now, after the task was trained as it is recalled."""
+        if self.witnesses:
+            last = self.witnesses.pop()
+            last.probe.before = None
+            self.remember(last.task, last.probe)
+
     def verify(self, batches: Any, tolerance: float, forward: Forward, recall: Recall | None = None) -> Verification:
         """Compares tensors and outputs; see `GPM.verify`."""
         message = ""
@@ -110,7 +119,7 @@ class Verifier:
         try:
             tasks = [TaskCheck(f"task {w.task}", self._drift(w)) for w in self.witnesses]
             elsewhere = [f"task {w.task}" for w in self.witnesses if not w.path <= w.probe.path]
-            given, grams = self._drifts(batches, forward) if batches is not None else ([], None)
+            given, grams, uncovered = self._drifts(batches, forward) if batches is not None else ([], None, "")
             last = self.witnesses[-1] if self.witnesses else None
             layers = (*self._constraint.checks(grams), *self._buffers.checks(last.probe if last else None))
             recalled = recall.drift(batches, forward) if recall else []
@@ -118,7 +127,7 @@ class Verifier:
             rounding = NARROW_ROUNDINGS * max((torch.finfo(p.dtype).eps for p in self._constraint.anchors), default=0.0)
             moved = [f"{x.name} ({x.drift:.2g})" for x in recalled if (x.drift or 0) > max(tolerance, rounding)]
             message = result.leaks() or (RECALL_MOVED.format(", ".join(moved)) if moved else "")
-            message = message or (self._unexplained(last) if last else "")
+            message = message or (self._unexplained(last) if last else "") or uncovered
         except Exception as error:
             failure = error  # raised below: the other processes must know first, since they wait for this one
         failed = int(summed(torch.tensor(bool(failure or message))))
@@ -142,29 +151,54 @@ class Verifier:
             kept = [n for n, x in enumerate(witness.outputs) if bool(x.any()) or not x.is_floating_point()]
             if not kept or not witness.path <= witness.probe.path:
                 return None
-            return _common_change([witness.outputs[n] for n in kept], [now[n] for n in kept])
+            drift = _common_change([witness.outputs[n] for n in kept], [now[n] for n in kept])
+            if drift is not None and drift > FORGOTTEN and witness.probe.mixes_examples():
+                return None  # batch statistics of examples that never were one batch tell nothing
+            return drift
         except Exception:  # the model takes other inputs now
             return None
 
-    def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams]:
+    def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams, str]:
         """Compares today's outputs for batches with those of the weights W₀, and records the layers' inputs."""
         numbered = is_numbered(batches)
         grams = recorder.empty_grams(self._protection.weights)
-        sinks = {weight: grams[weight.name].add for weight in self._protection.weights}
         checks = []
+        uncovered = ""
         for name, series in batches.items() if numbered else [("batches", batches)]:
-            probe, moved, total, count = Probe(self._protection, forward), 0.0, 0.0, 0
-            for batch in stream(series):
+            probe, moved, total, most, count = Probe(self._protection, forward), 0.0, 0.0, 0.0, 0
+            turns = InStep(stream(series), sharded=self._protection.sharded)
+            sinks = filling(grams, self._protection, turns)
+            for batch in turns:
                 now = probe.outputs(batch, sinks)
                 with self._anchored():
                     then = probe.outputs(batch)
-                size = sum(float(x[x.isfinite()].double().square().sum()) for x in then)
-                moved, total, count = moved + change_of(then, now) ** 2 * size, total + size, count + 1
+                if not turns.own:
+                    continue
+                size = sum(float(x[x.isfinite() & ordinary(x)].double().square().sum()) for x in then)
+                by = change_of(then, now)
+                moved, total, count = moved + by**2 * size, total + size, count + 1
+                if by > max(most, probe.rounding):
+                    most, probe.examples = by, batch
             if not count:
                 raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")
             drift = (moved / total) ** 0.5 if total else None
             checks.append(TaskCheck(f"task {name}, batches" if numbered else name, drift))
-        return checks, grams
+            if most and not uncovered and not self._protection.sharded:  # whose passes need all processes
+                steps = self._steps()
+                with self._anchored():
+                    uncovered = self._uncovered(probe, steps)
+        if self._protection.sharded:
+            share_grams(grams)
+        return checks, grams, uncovered
+
+    def _steps(self) -> dict[Tensor, Tensor]:
+        """How far each parameter has moved in this task."""
+        return {p: p.detach().double() - w.to(p.device).double() for p, w in self._constraint.anchors.items()}
+
+    def _uncovered(self, probe: Probe, steps: dict[Tensor, Tensor]) -> str:
+        """Describes weights through which these steps from W₀ move outputs in ways that no rule covers, if there are any."""
+        found = probe.uncovered(steps) if self._protection.unsupported != "free" else {}
+        return MOVED_UNSEEN.format(", ".join(f"{w.name!r} ({by:.1%})" for w, by in found.items())) if found else ""
 
     @contextmanager
     def _anchored(self, others: Mapping[Tensor, Tensor] | None = None) -> Iterator[None]:
@@ -186,15 +220,15 @@ class Verifier:
         refrozen = [p for p, then in last.fixed.items() if not torch.equal(checksum(p)[1], then[1])]
         if replaced or gone or other_type or refrozen:
             return ""  # a head was removed or the user changed what no anchor holds: the comparison could not tell
-        steps = {p: p.detach().double() - anchor.to(p.device).double() for p, anchor in anchors.items()}
+        steps = self._steps()
         with self._anchored(own):
             outputs = last.probe.outputs()
             moved = _common_change(last.outputs, outputs) if last.path <= last.probe.path else None
             if moved is not None and moved > last.probe.rounding:
                 if moved > 10 * change_of(outputs, last.probe.outputs()):
                     return CODE_CHANGED.format(moved)
-            elif self._protection.unsupported != "free" and (found := last.probe.uncovered(steps)):
-                return MOVED_UNSEEN.format(", ".join(f"{weight.name!r} ({by:.1%})" for weight, by in found.items()))
+            elif uncovered := self._uncovered(last.probe, steps):
+                return uncovered
         state = {name: tensor for name, tensor in self._buffers.watched() if tensor in own}
         with self._anchored({tensor: value for tensor, value in own.items() if tensor not in set(state.values())}):
             if moved is not None and (by := change_of(outputs, last.probe.outputs())) > 10 * max(

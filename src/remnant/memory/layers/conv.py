@@ -75,10 +75,13 @@ def _transpose_rows(layer: ConvTranspose, input: Tensor, output_size: Sequence[i
             seen.append(slice(taps[0], None, step) if taps else slice(0))
             flipped.append(slice(k - 1 - taps[-1], k - taps[0], step) if taps else slice(0))
         places = [slice(start, None, s) for start, s in zip(phase, layer.stride, strict=True)]
-        phases.append(((..., *places, *seen), columns[(slice(None), *flipped)].flatten()))
+        own = (
+            columns[(slice(None), *flipped)].flip(tuple(range(1, dims + 1))).flatten()
+        )  # cheaper than to flip the rows
+        phases.append(((..., *places, *seen), own))
     for sample in windows.split(1):
         for part, own in phases:
-            for rows in _rows(sample[part], layer.groups, dims, flipped_into=columns.numel()):
+            for rows in _rows(sample[part], layer.groups, dims, width=columns.numel()):
                 yield rows.new_zeros(*rows.shape[:2], columns.numel()).index_copy_(2, own, rows)
 
 
@@ -89,16 +92,15 @@ def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: 
     return x
 
 
-def _rows(windows: Tensor, groups: int, dims: int, *, flipped_into: int | None = None) -> Iterator[Tensor]:
-    """Copies the patches of a few samples, or of a few lines of one sample, at a time; flipped, for rows of that width."""
-    kernel = tuple(range(-dims, 0))
+def _rows(windows: Tensor, groups: int, dims: int, *, width: int | None = None) -> Iterator[Tensor]:
+    """Copies the patches of a few samples, or of a few lines of one sample, at a time, for rows of that width."""
     channels = windows.shape[1]
     size = channels // groups * prod(windows.shape[2 + dims :])
-    per_line = groups * (flipped_into or size) * prod(windows.shape[3 : 2 + dims])
+    per_line = groups * (width or size) * prod(windows.shape[3 : 2 + dims])
     lines = max(1, CHUNK // max(1, per_line))
     samples = max(1, lines // windows.shape[2])
     grouped = windows.unflatten(1, (groups, channels // groups))  # (B, G, C/G, out…, k…)
     order = (1, 0, *range(3, 3 + dims), 2, *range(3 + dims, 3 + 2 * dims))  # (G, B, out…, C/G, k…)
     for part in grouped.permute(order).split(samples, dim=1):
         for some in part.split(lines, dim=2):
-            yield (some.flip(kernel) if flipped_into else some).reshape(groups, prod(some.shape[1 : 2 + dims]), size)
+            yield some.reshape(groups, prod(some.shape[1 : 2 + dims]), size)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, eq=False)
 class LayerView:
-    r"""One weight of a layer as a matrix, and the layer's input as the rows that multiply it.
+    """One weight of a layer as a matrix, and the layer's input as the rows that multiply it.
 
-    The rows :math:`X` (N × inputs) and the matrix :math:`W` (outputs × inputs) satisfy :math:`Y = X W^\top + b`, up to the
-    shape of :math:`Y`. All gradients of :math:`W` then lie in the span of the rows (Eq. 3).
+    The rows X (N × inputs) and the matrix W (outputs × inputs) satisfy Y = X·Wᵀ + b, up to the shape of Y. All gradients of
+    W then lie in the span of the rows (Eq. 3).
 
     Args:
         weight: The parameter.
@@ -67,20 +67,22 @@ class LayerView:
         return torch.arange(prod(shape), device=self.weight.device).reshape(shape).movedim(0, -1).flatten()
 
     def matrix(self, tensor: Tensor, *, channels_last: bool = False) -> Tensor:
-        """Returns a tensor shaped like the weight as (groups, outputs, inputs); a view where that is possible."""
+        """Returns a tensor shaped like the weight, or a shard of it, as (groups, outputs, inputs); if possible a view."""
         if channels_last:
             return tensor.movedim(1, -1).flatten(1)[None]
-        grouped: Tensor = tensor.unflatten(0, (self.groups, -1))
+        grouped: Tensor = tensor.unflatten(0, (self.groups, len(tensor) // self.groups))
         return grouped.movedim(1 + self.output_dim, 1).flatten(2)
 
     def tensor(self, matrix: Tensor, *, channels_last: bool = False) -> Tensor:
         """Returns a (groups, outputs, inputs) matrix in the weight's shape: the inverse of `matrix`."""
         if channels_last:
-            outputs, channels, *kernel = self.weight.shape
-            return matrix.reshape(outputs, *kernel, channels).movedim(-1, 1)
-        shape = [self.weight.shape[0] // self.groups, *self.weight.shape[1:]]
-        outputs = shape.pop(self.output_dim)
-        unflat = matrix.reshape(self.groups, outputs, *shape)
+            _, channels, *kernel = self.weight.shape
+            return matrix.reshape(-1, *kernel, channels).movedim(-1, 1)
+        _, *shape = self.weight.shape
+        if self.output_dim:
+            del shape[self.output_dim - 1]
+            shape.insert(0, matrix.shape[2] // prod(shape))  # a shard may have fewer than the weight
+        unflat = matrix.reshape(self.groups, matrix.shape[1], *shape)
         return unflat.movedim(1, 1 + self.output_dim).flatten(0, 1)
 
 

@@ -117,7 +117,7 @@ def geometric(batch: Any) -> Any:
             return x[:, :1].expand_as(x).clone() if x.ndim > 1 else x
         if x.ndim < 3:
             return x
-        smooth = x[:1].mean(dim=tuple(range(2, x.ndim)), keepdim=True) + x.std()
+        smooth = x[:1].mean(dim=tuple(range(2, x.ndim)), keepdim=True) + x.std(correction=0)
         for dim in range(2, x.ndim):
             shape = [-1 if each == dim else 1 for each in range(x.ndim)]
             steps = torch.logspace(0, 1, x.shape[dim], base=2.0, dtype=x.dtype, device=x.device)

@@ -12,14 +12,16 @@ from torch import Tensor, nn
 
 from remnant.errors import UserError
 
+from ..distributed import reshard, whole
 from ..gram import Counts, Gram
 from ..layers import described_forward
 from ..protected import ProtectedWeight, Site, Weights
+from ..sketch import Sketch, random_vectors
 from .batches import map_tensors, tensors_in
 from .own_forward import read_calls
 
 Forward = Callable[[nn.Module, Any], object]
-Grams = dict[str, Gram | Counts]
+Grams = dict[str, Gram | Sketch | Counts]
 # Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices.
 RowSink = Callable[[Tensor], None]
 Sinks = Mapping[ProtectedWeight, RowSink]
@@ -34,9 +36,18 @@ class ConsolidationError(UserError, RuntimeError):
 def empty_grams(weights: Weights) -> Grams:
     """Returns a Gram matrix for the inputs of every weight."""
     grams: Grams = {}
+    random: dict[tuple[int, torch.device], Tensor] = {}  # layers with as many inputs share it
     for weight in weights:
         size, device = weight.subspaces[0].capacity, weight.view.weight.device
-        grams[weight.name] = Counts(size, device) if weight.view.one_hot else Gram(weight.view.groups, size, device)
+        groups = weight.view.groups
+        if weight.view.one_hot:
+            grams[weight.name] = Counts(size, device)
+        elif weight.sketch and size >= 2 * weight.sketch:
+            if (size, device) not in random:
+                random[size, device] = random_vectors(size, weight.sketch, device)
+            grams[weight.name] = Sketch(groups, random[size, device])
+        else:
+            grams[weight.name] = Gram(groups, size, device)
     return grams
 
 
@@ -70,8 +81,10 @@ def record_rows(
 def _hook(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | None) -> Callable[..., None]:
     groups, inputs, biases = weight.view.groups, weight.view.inputs, len(weight.biases)
 
+    @torch.inference_mode(False)  # what is summed up must not become an inference tensor
+    @torch.no_grad()
     def before_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        args, kwargs = map_tensors((args, kwargs), lambda x: x.to_dense() if "sparse" in str(x.layout) else x)
+        args, kwargs = map_tensors((args, kwargs), lambda x: x.to_dense() if "sparse" in str(x.layout) else whole(x))
         if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in((args, kwargs)))):
             raise ConsolidationError(
                 f"{weight.name!r} is called inside a transform of torch.func (vmap, grad, jvp), where its inputs cannot be "
@@ -113,6 +126,7 @@ def eager_eval(model: nn.Module) -> Iterator[None]:
         with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
             yield
     finally:
+        reshard(model)  # so that the next forward pass sees changes of the weights
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, mode in modes:  # from the model down, since train() changes the modules below
             if module.training != mode:
@@ -138,4 +152,7 @@ def inputs_left_out(model: nn.Module, batch: Any) -> list[str]:
     positional = [x for x in inspect.signature(model.forward).parameters.values() if x.kind <= x.VAR_POSITIONAL]
     inputs = [x.name for number, x in enumerate(positional) if number or x.kind is x.VAR_POSITIONAL]
     takes_target = bool(inputs) and inputs[0].startswith(TARGETS)
-    return inputs if len(more) > 1 or (more and takes_target) else []
+    # A second tensor that looks like an input may be a target, or a condition that the model takes if it is given one.
+    alike = bool(more) and more[0].is_floating_point() and more[0].ndim > 1
+    optional = alike and len(positional) > 1 and positional[1].default is None
+    return inputs if len(more) > 1 or (more and takes_target) or optional else []

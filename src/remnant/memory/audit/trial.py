@@ -1,0 +1,145 @@
+"""One test of a probe: a batch, and random changes of the weights that the batch's rows cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..distributed import sharded_like, whole
+from ..gram import outside_rows, span_everything
+from ..protected import Bias, ProtectedWeight, Weights
+from .compare import relative_changes, restored
+
+if TYPE_CHECKING:
+    from .probe import Probe
+
+SIZE = 0.1  # the change, relative to each parameter's RMS
+LARGER = 10  # times that size, in the second try
+NOISY = 1e-3  # outputs that change more from one pass to the next cannot be compared
+NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
+
+Change = Mapping[Tensor, Tensor]
+Found = dict[ProtectedWeight, float]  # uncovered weight → how far it moved the outputs
+
+
+class Trial:
+    """Records the rows of a batch, moves weights in directions that the rows cannot see, and compares the outputs."""
+
+    def __init__(self, probe: Probe, batch: Any, weights: Weights) -> None:
+        self._probe, self._batch, self._weights = probe, batch, weights
+        self._rows: dict[ProtectedWeight, list[Tensor]] = {weight: [] for weight in weights}
+        # Rows are copied, since a model may overwrite its inputs later.
+        sinks = {w: (lambda more, kept=kept: kept.append(more.detach().clone())) for w, kept in self._rows.items()}
+        self.before = probe.outputs(batch, sinks)
+        # A bias may have parts that belong to other weights.
+        self._parts = {weight: [Bias(weight.view.weight, None), *weight.biases] for weight in weights}
+        self.untested: Weights = []  # whose input space the rows span, so that no change is invisible
+
+    def spanned(self, weight: ProtectedWeight) -> bool:
+        return span_everything(self._rows[weight], torch.finfo(weight.view.weight.dtype).eps)
+
+    def uncovered(self, change: Change | None) -> Found:
+        """Moves all weights together, by the unseen part of a random change or of a given one; one by one to find names."""
+        free, unseen, testable = self._changes(change)
+        self.untested = [weight for weight in self._weights if weight not in testable]
+        probe, before = self._probe, self.before
+        together = self._moved_by(unseen, testable)
+        rounding, fine = probe.allowed(before, self._batch), probe.finest_rounding
+        if before and bool((together <= rounding).all()) and change is None and testable:
+            # A larger change also shows choices. It rounds more.
+            free, larger = ({p: LARGER * x for p, x in changes.items()} for changes in (free, unseen))
+            if tables := [weight for weight in testable if weight.view.one_hot]:
+                self._move_beside_used(tables, unseen, larger)
+            unseen = larger
+            together, fine = self._moved_by(unseen, testable), 3 * LARGER * fine
+            rounding = (3 * rounding).clamp(min=fine)  # that of narrow outputs hardly grows
+        if before and bool((together <= rounding).all()):
+            return {}
+        noise = relative_changes(before, probe.outputs(self._batch))
+        if not before or bool((noise > NOISY).any()):
+            probe.inconclusive = "its outputs are random in eval mode" if before else "it returns no numbers"
+            self.untested = []
+            return {}
+        if any(not x.is_floating_point() for x in before):  # whole numbers jump if two choices are equally good
+            noise = torch.maximum(noise, self._moved_by({p: x / 1000 for p, x in unseen.items()}, testable))
+        noise = torch.maximum(noise, self._rounding_after(unseen, testable))
+        allowed = torch.maximum(10 * noise, rounding).maximum(fine * self._sensitivity(free, testable))
+        return self._named(unseen, testable, together, allowed)
+
+    def _changes(self, change: Change | None) -> tuple[dict[Tensor, Tensor], dict[Tensor, Tensor], Weights]:
+        """A random change, free to show in the outputs; the unseen part of it or of a given one; the weights that it moves."""
+        free: dict[Tensor, Tensor] = {}
+        device = next(self._probe.model.parameters()).device
+        generator = torch.Generator(device).manual_seed(0)
+        for parameter in {p: None for weight in self._weights for p in weight.parameters}:
+            like = SIZE * parameter.double() if change is None else change[parameter]
+            size = (whole(like.square().sum()) / parameter.numel()).sqrt().clamp(min=1e-9)
+            noise = torch.randn(parameter.shape, generator=generator, device=device).double()
+            free[parameter] = sharded_like(size * noise, parameter)
+        unseen = {p: (change or free)[p].clone() for p in free}
+        for weight in self._weights:  # a weight that is seen from two sides must be invisible from both
+            eps = torch.finfo(weight.view.weight.dtype).eps
+            weight.change_among(unseen, partial(outside_rows, self._rows[weight], eps))
+        testable = []
+        for weight, parts in self._parts.items():
+            norms = [[float(whole(p.part_of(x[p.parameter]).norm())) for x in (unseen, free)] for p in parts]
+            testable += [weight] if any(part > NEGLIGIBLE * all_of_it for part, all_of_it in norms) else []
+        return free, unseen, testable
+
+    def _move_beside_used(self, tables: Weights, unseen: Change, larger: dict[Tensor, Tensor]) -> None:
+        for weight in tables:
+            if sum(w.view.weight is weight.view.weight for w in self._weights) == 1:
+                larger[weight.view.weight] = unseen[weight.view.weight].clone()
+                weight.change_among(larger, partial(_beside_used, weight, self._rows[weight]))
+
+    def _moved_by(self, changes: Change, weights: Weights) -> Tensor:
+        """How far each output moves if these weights do."""
+        return relative_changes(self.before, self._outputs_with(changes, weights))
+
+    def _outputs_with(self, changes: Change, weights: Weights) -> list[Tensor]:
+        moving = {part for weight in weights for part in self._parts[weight]}
+        with restored({part.parameter for part in moving}):
+            for part in moving:
+                value = part.part_of(part.parameter.detach())
+                value.copy_(value.double() + part.part_of(changes[part.parameter]))
+            return self._probe.outputs(self._batch)
+
+    def _rounding_after(self, unseen: Change, weights: Weights) -> Tensor:
+        """How far rounding moves the outputs once the weights have moved: after a large step a deep network magnifies it."""
+        generator = torch.Generator().manual_seed(1)
+        rounded = {}
+        for parameter, x in unseen.items():
+            noise = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(parameter.device)
+            rounded[parameter] = x + torch.finfo(parameter.dtype).eps * x.abs().max() * sharded_like(noise, parameter)
+        return relative_changes(*(self._outputs_with(changes, weights) for changes in (unseen, rounded)))
+
+    def _sensitivity(self, free: Change, testable: Weights) -> Tensor:
+        """Outputs that react strongly to any change of the weights also show more of the rounding."""
+        moving = {part for weight in testable for part in self._parts[weight]}
+        squares = [
+            [float(whole(p.part_of(x).detach().double().square().sum())) for x in (free[p.parameter], p.parameter)]
+            for p in moving
+        ]
+        moved, present = (sqrt(sum(column)) for column in zip(*squares, strict=True))
+        return self._moved_by(free, testable) * max(present / max(moved, 1e-12), moved / max(present, 1e-12))
+
+    def _named(self, unseen: Change, testable: Weights, together: Tensor, allowed: Tensor) -> Found:
+        """The weights that move the outputs alone, or all of them if only several together do."""
+        alone = {weight: self._moved_by(unseen, [weight]) for weight in testable if bool((together > allowed).any())}
+        found = {weight: float(by[by > allowed].max()) for weight, by in alone.items() if bool((by > allowed).any())}
+        return found or dict.fromkeys(alone, float(together.max()))
+
+
+def _beside_used(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:
+    """Moves unused rows of a table beside used ones, where a search for the nearest row may choose them instead."""
+    used = torch.cat([part.flatten() for part in rows]).unique() if rows else torch.zeros(0)
+    if not len(used):
+        return LARGER * stack
+    now = weight.view.matrix(whole(weight.view.weight.detach())).double()
+    nearest = used[torch.arange(now.shape[2], device=used.device) % len(used)]
+    return (now[:, :, nearest] - now + stack).index_fill(2, used, 0)

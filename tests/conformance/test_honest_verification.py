@@ -1,0 +1,177 @@
+"""What a second hostile reading of the promises found: outputs that hide others, randomness, rounding, other paths."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from remnant import GPM, ConsolidationError, LeakError
+
+WIDTH = 24
+
+
+class Net(nn.Module):
+    """Two layers and a function that uses them."""
+
+    def __init__(self, function: Callable[[Net, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.function = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), function
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def plain(net: Net, x: Tensor) -> Tensor:
+    return net.second(net.first(x).relu())
+
+
+def uncovered(net: Net, x: Tensor) -> Tensor:
+    return net.second(net.first(x).relu() + F.linear(x.sin(), net.first.weight))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+
+
+def train(model: nn.Module, memory: GPM, *inputs: Tensor, steps: int = 12, lr: float = 0.01) -> None:
+    optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=lr))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(*inputs).clamp(min=-100) - 1).square().mean().backward()
+        optimizer.step()
+    memory.detach(optimizer)
+
+
+@pytest.mark.parametrize("value", [-1e4, -1e9, torch.finfo(torch.float32).min, 1e6])
+def test_masked_outputs_hide_no_uncovered_use(value: float) -> None:
+    net = Net(lambda net, x: uncovered(net, x).masked_fill(torch.arange(WIDTH) >= 3, value))
+    with pytest.raises(ConsolidationError, match="'first'"):
+        GPM(net, 1.0).consolidate(torch.randn(6, WIDTH))
+
+
+def test_masked_outputs_hide_no_drift() -> None:
+    net = Net(lambda net, x: plain(net, x).masked_fill(torch.arange(WIDTH) >= 3, -1e9))
+    memory, old = GPM(net, 0.3), torch.randn(6, WIDTH)
+    memory.consolidate(old)
+    before = net(old).detach()[:, :3]
+    train(net, memory, torch.randn(6, WIDTH))
+    moved = float((net(old).detach()[:, :3] - before).norm() / before.norm())
+    with pytest.warns(UserWarning, match="Old outputs moved"):
+        result = memory.verify([old])
+    assert result.tasks[-1].drift == pytest.approx(moved, rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e5, 1e6])
+def test_one_large_example_hides_no_uncovered_use(size: float) -> None:
+    with pytest.raises(ConsolidationError, match="'first'"):
+        GPM(Net(uncovered), 1.0).consolidate(torch.randn(6, WIDTH) * torch.tensor([size, 1, 1, 1, 1, 1])[:, None])
+
+
+@pytest.mark.parametrize("stays_on", [True, False])
+def test_dropout_that_stays_on_in_eval_mode_is_reported(stays_on: bool) -> None:
+    net = Net(lambda net, x: net.second(F.dropout(net.first(x).relu(), 0.3, training=stays_on)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        GPM(net, 1.0).consolidate(torch.randn(6, WIDTH))
+    assert any("random in eval mode" in str(warning.message) for warning in caught) == stays_on
+
+
+class Conditional(Net):
+    def forward(self, x: Tensor, condition: Tensor | None = None) -> Tensor:
+        return plain(self, x if condition is None else x * condition)
+
+
+@pytest.mark.parametrize(("second", "warned"), [(torch.ones(6, WIDTH), True), (torch.arange(6), False)])
+def test_a_second_tensor_that_may_be_an_input_is_reported(second: Tensor, warned: bool) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        GPM(Conditional(plain), 1.0).consolidate([(torch.randn(6, WIDTH), second)])
+    assert any("condition" in str(warning.message) for warning in caught) == warned
+
+
+@pytest.mark.parametrize("recalling", [True, False])
+def test_changed_code_is_found_after_a_task_is_trained_as_it_is_recalled(recalling: bool) -> None:
+    net = Net(lambda net, x: plain(net, x) / (1 + net.calls))
+    memory, old = GPM(net, 0.95, recall=True), torch.randn(6, WIDTH)
+    memory.consolidate(old)
+    if recalling:
+        with memory.recalling():
+            train(net, memory, old, steps=3)
+    train(net, memory, torch.randn(6, WIDTH))
+    memory.verify(recall=True)
+    net.calls = 1
+    with pytest.raises(LeakError, match="no tensor has changed"):
+        memory.verify(recall=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_in_a_deep_network_is_no_uncovered_use(dtype: torch.dtype) -> None:
+    layers = [part for _ in range(8) for part in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    model = nn.Sequential(*layers, nn.Linear(WIDTH, 4)).to(dtype)
+    memory = GPM(model, 0.9999)
+    old, new = (torch.randn(6, WIDTH, dtype=dtype) for _ in range(2))
+    memory.consolidate(old)
+    train(model, memory, new, steps=40, lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old outputs may well drift
+        assert memory.verify().worst < 1e-3
+
+
+def test_batch_statistics_of_the_kept_examples_are_no_drift() -> None:
+    model = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH, track_running_stats=False), nn.ReLU(), nn.Linear(WIDTH, 4)
+    )
+    memory, old = GPM(model, 1.0), [torch.randn(4, WIDTH) for _ in range(4)]
+    memory.consolidate(old)
+    train(model, memory, torch.randn(4, WIDTH), steps=24)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept, batches = memory.verify(old).tasks
+    assert kept.drift is None
+    assert batches.drift is not None
+    assert batches.drift < 1e-5
+
+
+def test_verify_finds_an_uncovered_use_on_a_path_that_only_given_batches_take() -> None:
+    net = Net(lambda net, x: uncovered(net, x) if x.shape[1] > 6 else plain(net, x)).double()
+    shared = torch.randn(4, WIDTH).double()
+    old = [(torch.randn(8, 4).double() @ shared).reshape(shape) for shape in ((2, 4, WIDTH), (1, 8, WIDTH))]
+    memory = GPM(net, 1.0)
+    memory.consolidate(old)
+    train(net, memory, torch.randn(2, 4, WIDTH).double())
+    memory.verify()
+    with pytest.raises(LeakError, match="'first'"):
+        memory.verify(old)
+
+
+def test_recalled_copies_state_that_is_no_tensor() -> None:
+    class WithExtra(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"version": 1}
+
+        def set_extra_state(self, state: dict[str, int]) -> None:
+            pass
+
+    model = nn.Sequential(WithExtra(WIDTH, 4))
+    memory = GPM(model, 0.9, recall=True)
+    memory.consolidate(torch.randn(6, WIDTH))
+    model.load_state_dict(memory.recalled(0))
+
+
+def test_a_layer_may_run_in_inference_mode_and_outside_it() -> None:
+    @torch.inference_mode()
+    def hidden(net: Net, x: Tensor) -> Tensor:
+        return net.first(x)
+
+    net = Net(lambda net, x: net.second(net.first(x) + hidden(net, x).clone()))
+    added = GPM(net, 1.0).consolidate(torch.randn(40, WIDTH))
+    assert added["first"] == WIDTH + 1
