@@ -52,8 +52,7 @@ class Registry(UserDict[str, T]):
         if name.endswith(".py"):
             raise UnknownNameError(f"{name}: which {self.kind} in it? Write {name}:NAME.")
         if IN_FILE in name:
-            found: T = load_from_file(name)
-            return found
+            return load_from_file(name)
         for point in _entry_points(self.group, tuple(sys.path)).select(name=name):
             with _explained(f"The {self.kind} '{name}' ({point.value})"):
                 found = point.load()

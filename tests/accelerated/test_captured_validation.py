@@ -93,8 +93,11 @@ def measured(validation: Validation) -> tuple[tuple[float, float], int]:
             calls += 1
 
 
-@pytest.mark.parametrize("norm", ["running", "batch", "none"])
-@pytest.mark.parametrize("name", METHODS)
+# Each method with running statistics, which change during training; the other networks where no method adds to them.
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [*((name, "running") for name in METHODS), ("finetune", "batch"), ("gpm", "batch"), ("gpm", "none")],
+)
 def test_a_captured_validation_follows_the_weights_of_every_method(name: str, norm: str, graphs: list[Graph]) -> None:
     method = learner(name, norm)
     number, data = taught(method, task())
@@ -102,9 +105,9 @@ def test_a_captured_validation_follows_the_weights_of_every_method(name: str, no
     plain, captured = Validation(method, splits, 16), CapturedValidation(method, splits, 16)
     assert can_capture_validation(method)
     losses = []
-    for epoch in range(4):
+    for epoch in range(3):
         method.network.train()
-        method.on_epoch_start(epoch, 4, 5)
+        method.on_epoch_start(epoch, 3, 5)
         for part in torch.arange(len(data.train)).split(16):
             method.step(data.train.x[part], data.train.y[part])
         method.on_epoch_end()
@@ -113,9 +116,9 @@ def test_a_captured_validation_follows_the_weights_of_every_method(name: str, no
         assert calls == (epoch > 0)
         losses.append(found[0])
     assert captured.fallback is None
-    assert [graph.replays for graph in graphs] == [3]
+    assert [graph.replays for graph in graphs] == [2]
     assert max(losses) < 1000  # after training that diverges, the comparison would show nothing
-    assert len(set(losses)) == (1 if name == "analytic" else 4)  # it has learnt all after one epoch
+    assert len(set(losses)) == (1 if name == "analytic" else 3)  # it has learnt all after one epoch
 
 
 def test_it_sees_restored_weights(graphs: list[Graph]) -> None:

@@ -42,7 +42,7 @@ def test_an_epoch_takes_few_graphs_and_few_captured_steps(steps: int, length: in
 
 
 @pytest.mark.parametrize("network", ["mlp", "alexnet"])
-@pytest.mark.parametrize("method", ["gpm", "sgp", "trgp", "dfgpm", "dftrgp"])
+@pytest.mark.parametrize("method", ["gpm", "sgp", "trgp", "dfgpm", "dftrgp", "wsn", "code-cl", "rogo", "cuber", "api"])
 def test_steps_of_projection_methods_can_be_captured(
     method: str, network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +54,10 @@ def test_steps_of_projection_methods_can_be_captured(
         ((12,), {"hidden": (10, 9)}) if network == "mlp" else ((3, 19, 19), {"width": 2, "dropout": (0.0, 0.0)})
     )
     data = Split.of(torch.randn(44, *shape, dtype=torch.float64), torch.randint(0, 3, (44,)))
-    options = {"threshold": {"value": 0.8}, **({"trust": 0.1} if "trgp" in method else {})}
+    options = {} if method == "wsn" else {"threshold": {"value": 0.8}}
+    options |= {"room": 5, "aim": 1.0} if method == "api" else {}
+    options |= {"free": 3, "alike": 0.0} if method == "code-cl" else {}
+    options |= {"trust": 0.1} if "trgp" in method or method == "cuber" else {}
     options |= {"mixup_weight": 0.0} if method.startswith("df") else {}
     ends = []
     for kind in (EagerSteps, CapturedSteps):
@@ -64,11 +67,12 @@ def test_steps_of_projection_methods_can_be_captured(
         learner.start(0)
         learner.finish(0, data)
         learner.start(1)
-        begun = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        state = [tensor.detach() for tensor in learner.step_tensors()]
+        begun = [tensor.clone() for tensor in state]
         steps = kind(learner, data, 10)
         if isinstance(steps, CapturedSteps):
             run_to_completion(steps.capture())
-        net.load_state_dict(begun)  # this graph computes while it is captured
+        torch._foreach_copy_(state, begun)  # this graph computes while it is captured
         torch.manual_seed(4)
         for _ in range(2):
             run_to_completion(steps.epoch())
@@ -132,6 +136,7 @@ def test_other_runs_may_continue_between_the_parts_of_a_capture(monkeypatch: pyt
     [
         *("gpm", "finetune", "multitask", "single-task", "ewc", "si", "mas", "hat", "er", "agem", "gem", "mega-i"),
         *("mega-ii", "mer", "icarl", "ogd", "owm", "packnet", "space", "dgr", "sgp", "trgp", "dfsgp", "dftrgp"),
+        *("wsn", "code-cl", "rogo", "cuber", "fs-dgpm", "adam-nscl", "api"),
     ],
 )
 def test_a_hundred_captured_steps_equal_eager_ones(method: str, network: str, dtype: torch.dtype) -> None:

@@ -32,7 +32,7 @@ def batches(task: int, count: int = 6, size: int = 4) -> list[tuple[Tensor, Tens
 
 
 class SlowDGR:
-    """One example after another, each with its weight, each under its own head; torch's own optimisers."""
+    """One example after another, each with its weight, each under its own head; torch's own optimizers."""
 
     def __init__(self, method: DGR, lr: float) -> None:
         self.solver, self.generator = deepcopy(method.network), deepcopy(method.generator)

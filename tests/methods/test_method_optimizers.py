@@ -1,4 +1,4 @@
-"""A run's optimiser: any of them trains, resumes to the same bits, and moves nothing that GPM remembers."""
+"""A run's optimizer: any of them trains, resumes to the same bits, and moves nothing that GPM remembers."""
 
 from __future__ import annotations
 

@@ -61,13 +61,19 @@ def found(thing: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]
         yield from found(vars(thing), path, seen)
 
 
+# A network with running statistics has all the state of one without them, for which a few methods are enough.
+every_method = pytest.mark.parametrize(
+    ("name", "norm"),
+    [*((name, "running") for name in sorted(METHODS)), ("gpm", "batch"), ("hat", "batch"), ("ewc", "batch")],
+)
+
+
 def memory(tensor: Tensor) -> int:
     """Where a tensor's values are. A row of a matrix has the memory of the matrix."""
     return tensor.untyped_storage().data_ptr()
 
 
-@pytest.mark.parametrize("norm", ["batch", "running"])
-@pytest.mark.parametrize("name", sorted(METHODS))
+@every_method
 def test_all_that_a_step_changes_is_put_back_after_a_warm_up_and_saved(name: str, norm: str) -> None:
     method, split = learner(name, norm), data()
     learn(method, tasks=1 if name == "multitask" else 2)
@@ -82,8 +88,7 @@ def test_all_that_a_step_changes_is_put_back_after_a_warm_up_and_saved(name: str
     assert [path for path, tensor in changed.items() if memory(tensor) not in kept] == []
 
 
-@pytest.mark.parametrize("norm", ["batch", "running"])
-@pytest.mark.parametrize("name", sorted(METHODS))
+@every_method
 def test_every_tensor_of_a_method_is_kept_or_follows_from_what_is(name: str, norm: str) -> None:
     one, other = learner(name, norm), learner(name, norm)
     tasks = 1 if name == "multitask" else 2

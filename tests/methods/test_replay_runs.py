@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,7 @@ def test_killed_in_a_task_they_resume_to_the_same_matrix(method: str, tmp_path: 
     assert np.array_equal(resumed.values, whole.values, equal_nan=True)
 
 
-@pytest.mark.parametrize("norm", ["batch", "running"])
-@pytest.mark.parametrize("method", REPLAY)
+@pytest.mark.parametrize(("method", "norm"), [*zip(REPLAY, cycle(["batch", "running"])), ("gem", "running")])
 def test_two_tasks_of_small_pictures_on_the_residual_network_of_five_datasets(method: str, norm: str) -> None:
     net = build("resnet18", input_shape=(3, 16, 16), classes=(10, 10), seed=1, width=2, stem_stride=1, norm=norm)
     options = {**resolve("five-datasets", method).options, "lr": 0.03, "memory": 40}

@@ -99,7 +99,7 @@ def test_small_steps_credit_the_weights_with_the_whole_fall_of_the_loss() -> Non
     assert float(sum(path.sum() for path in method.path)) == pytest.approx(float(fall), rel=0.01)
 
 
-def test_the_step_that_counts_is_the_optimisers() -> None:
+def test_the_step_that_counts_is_the_optimizers() -> None:
     method, split = SI(network(3), lr=0.01), data(0)
     method.use_optimizer("adam")
     method.start(0)

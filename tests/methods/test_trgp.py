@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from slow_trgp import SlowTRGP
+from small_nets import SHAPES, data, network
+from torch import nn
 
 from remnant.data import Split
 from remnant.experiments.execute import Plan, Progress, run
@@ -18,7 +19,7 @@ from remnant.memory import Subspace
 from remnant.methods.gpm import GradientProjection
 from remnant.methods.parts.scaled import ScaledLayer, Scaling, adding
 from remnant.methods.trgp import TRGP
-from remnant.models import Network, build
+from remnant.models import Network
 from small_options import announced
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full")
@@ -31,20 +32,6 @@ def stream(seed):
     x = [torch.randn(60, 6, generator=g) for _ in range(3)]
     return Stream.from_arrays([(x, x[:, n : 2 * n + 2].argmax(1)) for n, x in enumerate(x)], test=0.3, valid=0.2)
 """
-SHAPES = {"mlp": (12,), "alexnet": (3, 19, 19)}
-
-
-def network(kind: str = "mlp", classes: Any = (3, 3, 3), **options: Any) -> Network:
-    usual: dict[str, Any] = {"hidden": (10, 9)} if kind == "mlp" else {"width": 2, "dropout": (0.0, 0.0)}
-    return build(kind, input_shape=SHAPES[kind], classes=classes, seed=7, **{**usual, **options}).double()
-
-
-def data(kind: str = "mlp", seed: int = 0) -> Split:
-    g = torch.Generator().manual_seed(seed)
-    x = torch.randn(40, *SHAPES[kind], generator=g, dtype=torch.float64)
-    if kind == "mlp":
-        x[:, 6:] *= 0.2
-    return Split.of(x, torch.randint(0, 3, (40,), generator=g))
 
 
 def trgp(net: Network, kind: str = "mlp", **options: Any) -> TRGP:
@@ -86,66 +73,6 @@ def test_a_scaled_layer_computes_with_its_weight_and_the_change(layer: Any, bias
             layer.bias.copy_(whole[:, -1])
     torch.testing.assert_close(output, layer(x))
     assert all(g.abs().sum() > 0 for g in torch.autograd.grad(output.square().sum(), [D, E]))
-
-
-class SlowTRGP:
-    """Written out for an MLP with heads: W_eff as a matrix, autograd through all of it, numpy's SVDs."""
-
-    def __init__(self, net: Any, lr: float, threshold: float, trust: float) -> None:
-        self.net, self.lr, self.threshold, self.trust = net, lr, threshold, trust
-        self.M = [np.zeros((layer.in_features, 0)) for layer in net.hidden]
-        self.B: list[list[Any]] = []  # task → layer
-        self.Q: list[list[list[tuple[Tensor, Tensor]]]] = []  # task → layer → (B, Q)
-
-    def weights(self, task: int) -> list[Tensor]:
-        found = []
-        for layer, pairs in zip(self.net.hidden, self.Q[task], strict=True):
-            W = layer.weight
-            found.append(W + sum(W @ B @ (Q - torch.eye(len(Q))) @ B.T for B, Q in pairs))
-        return found
-
-    def logits(self, x: Tensor, task: int) -> Tensor:
-        for W in self.weights(task):
-            x = F.relu(x @ W.T)
-        out: Tensor = self.net.heads[task](x)
-        return out
-
-    def start(self, task: int, split: Split) -> None:
-        own = [layer.weight for layer in self.net.hidden]
-        gradients = torch.autograd.grad(F.cross_entropy(self.net(split.x, task), split.y), own)
-        self.Q.append([])
-        for n, g in enumerate(gradients):
-            parts = {j: float((g @ B[n] @ B[n].T).norm()) for j, B in enumerate(self.B)}
-            best = sorted(parts, key=lambda j: -parts[j])[:2]
-            trusted = [j for j in best if parts[j] > self.trust * float(g.norm())]
-            Bs = [self.B[j][n] for j in trusted]
-            self.Q[-1].append([(B, torch.eye(B.shape[1], dtype=torch.float64, requires_grad=True)) for B in Bs])
-
-    def step(self, x: Tensor, y: Tensor, task: int) -> None:
-        own = [layer.weight for layer in self.net.hidden]
-        free = [self.net.heads[task].weight, *(Q for pairs in self.Q[task] for _, Q in pairs)]
-        gradients = torch.autograd.grad(F.cross_entropy(self.logits(x, task), y), [*own, *free])
-        with torch.no_grad():
-            for n, (parameter, gradient) in enumerate(zip([*own, *free], gradients, strict=True)):
-                if n < len(own):
-                    M = torch.from_numpy(self.M[n])
-                    gradient = gradient - gradient @ M @ M.T
-                parameter -= self.lr * gradient
-
-    @torch.no_grad()
-    def finish(self, x: Tensor, task: int) -> None:
-        bases = []
-        for n, W in enumerate(self.weights(task)):
-            R, M = x.T.numpy(), self.M[n]
-            U, sigma, _ = np.linalg.svd(R - M @ M.T @ R, full_matrices=False)
-            energies = np.concatenate([((R.T @ M) ** 2).sum(axis=0), sigma**2])
-            order = np.argsort(-energies, kind="stable")
-            count = int((np.cumsum(energies[order]) < self.threshold * (R**2).sum()).sum()) + 1
-            all_directions = np.hstack([M, U])
-            bases.append(torch.from_numpy(all_directions[:, sorted(order[:count])].copy()))
-            self.M[n] = np.hstack([M, U[:, [i - M.shape[1] for i in sorted(order[:count]) if i >= M.shape[1]]]])
-            x = F.relu(x @ W.T)
-        self.B.append(bases)
 
 
 def test_it_is_the_algorithm_written_out() -> None:
@@ -194,12 +121,12 @@ def test_scaled_weights_of_old_tasks_never_move_inside_the_memory(kind: str) -> 
     inputs = {
         layer: torch.randn(4, *layer.view.weight.shape[1:], generator=g).double() for layer in method.layers.values()
     }
-    scalings = method.scalings(1, method.images_of(1))
+    scalings = method.scalings(1)
     before = {layer: layer.addition(scaling)(inputs[layer]) for layer, scaling in scalings.items()}
     assert len(before) >= 2
     method.start(2)
     train(method, data(kind, 2))
-    for layer, scaling in method.scalings(1, method.images_of(1)).items():
+    for layer, scaling in method.scalings(1).items():
         torch.testing.assert_close(layer.addition(scaling)(inputs[layer]), before[layer], rtol=1e-9, atol=1e-10)
     matrices = [Q.numel() for Q in method.scales.values()]
     assert method.capacity == 1 + sum(matrices) / method.base_size

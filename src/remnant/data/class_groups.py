@@ -15,11 +15,10 @@ from remnant.options import Kind, Share, whole
 from .errors import DataError
 from .sets.store import Dataset, load_dataset
 from .stream import Head, Stream
-from .task_builder import CIFAR, SAME_LABELS, STANDARDISE, Transform, generator, hold_out, make_task, normalise
+from .task_builder import CIFAR, SAME_LABELS, STANDARDISE, Tasks, Transform, generator, hold_out, make_task, normalise
 
 Classes = NDArray[np.integer]
 ClassOrder = Literal["natural", "shuffled"]
-Tasks = Annotated[int, whole(1, 1000)]
 Sizes = Sequence[Annotated[int, whole(2, 1000)]] | None
 SuperclassOrder = Annotated[
     int | Literal["seed"],

@@ -1,71 +1,146 @@
-"""Finds inputs, labels and tasks among named columns: of a row that is a dict, of an `.npz` file, of a saved dataset."""
+"""Reads data in named columns (a dict, an `.npz` file, a saved HuggingFace dataset): finds inputs, labels and tasks."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from .errors import DataError
+from .errors import DataError, MissingExtraError
+from .pictures import Size, picture_reader
+from .table import PARTS, Table
+from .task_builder import Rows
 
-
-class Column(NamedTuple):
-    """A column that is looked for: the option that names it, and the names it usually has."""
-
-    option: str
-    usual: tuple[str, ...]
-
-
-INPUTS = Column("x", ("x", "image", "images", "img", "pixel_values", "input_ids", "features", "data"))
-LABELS = Column("y", ("y", "label", "labels", "target", "targets", "class"))
-TASKS = Column("task", ("task", "tasks", "task_id"))
-
-
-class Names(NamedTuple):
-    """The names that the user gives for the columns; None for the usual ones."""
-
-    x: str | None = None
-    y: str | None = None
-    task: str | None = None
+USUAL = {  # the names that a column usually has, by the option that gives it another
+    "x": ("x", "image", "images", "img", "pixel_values", "input_ids", "features", "data"),
+    "y": ("y", "label", "labels", "target", "targets", "class"),
+    "task": ("task", "tasks", "task_id"),
+}
+Names = Mapping[str, str | None]  # the names that the user gives, by option; None for the usual ones
 
 
-def pick(columns: Iterable[str], column: Column, where: str, name: str | None = None) -> str:
-    """Returns the one of `columns` that is called `name`, or that has one of the usual names.
+def pick(columns: Iterable[str], option: str, where: str, name: str | None = None) -> str:
+    """Returns the one of `columns` that is called `name`, or that has one of the option's usual names.
 
     Raises:
         DataError: no such column exists, or several do.
     """
     there = list(columns)
-    found = [each for each in there if each in ((name,) if name else column.usual)]
+    found = [each for each in there if each in ((name,) if name else USUAL[option])]
     if len(found) == 1:
         return found[0]
     shown = ", ".join(found or there) or "nothing"
     if name:
-        raise DataError(f"{where}: {column.option}={name}: there is no such column. There are {shown}.")
+        raise DataError(f"{where}: {option}={name}: there is no such column. There are {shown}.")
     if found:
-        raise DataError(f"{where}: {shown} could all be {column.option}. Choose one: --set stream.{column.option}=…")
-    raise DataError(
-        f"{where}: no column is called {', '.join(column.usual)}; there are {shown}. Name it: "
-        f"--set stream.{column.option}=…"
-    )
+        raise DataError(f"{where}: {shown} could all be {option}. Choose one: --set stream.{option}=…")
+    usual = ", ".join(USUAL[option])
+    raise DataError(f"{where}: no column is called {usual}; there are {shown}. Name it: --set stream.{option}=…")
 
 
-def pick_task(columns: Iterable[str], where: str, name: str | None) -> str | None:
-    """Returns the column that names the task of each example; None if there is no such column."""
-    there = list(columns)
-    return pick(there, TASKS, where, name) if name or not set(TASKS.usual).isdisjoint(there) else None
+def npz_tables(path: Path, names: Names) -> dict[str, Table]:
+    """The parts of an `.npz` file. Its keys are columns, with the part before or after: x_train, train_images, y."""
+    parts: dict[str, dict[str, NDArray[Any]]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for key in file.files:
+                words = key.split("_")
+                part = next((PARTS[word.lower()] for word in words if word.lower() in PARTS), "train")
+                column = "_".join(word for word in words if word.lower() not in PARTS)
+                parts.setdefault(part, {})[column] = file[key]
+    except Exception as error:  # numpy and zipfile can raise nearly anything on damaged files
+        raise DataError(f"{path} is not a readable .npz file of arrays ({error}).") from error
+    return {part: _npz_table(f"{path}, {part}", columns, names) for part, columns in parts.items()}
 
 
-def as_values(column: Any, count: int, where: str, what: str) -> Any:
-    """Returns one whole number or name per example.
+def _npz_table(where: str, columns: dict[str, NDArray[Any]], names: Names) -> Table:
+    name = pick(columns, "x", where, names["x"])
+    x = columns[name]
+    if x.ndim < 2 or x.dtype.kind not in "iufb":
+        raise DataError(
+            f"{where}: {name} is {x.dtype} of shape {x.shape}; expected numbers, and one row or image per example."
+        )
+    return _table(where, columns, columns.__getitem__, names, len(x), lambda rows: _channels_first(x[rows]))
 
-    Raises:
-        DataError: the column holds something else, or another number of values.
-    """
-    values = np.asarray(column)
-    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    if values.ndim != 1 or values.dtype.kind not in "iubU":
-        kind = f"{values.dtype} of shape {values.shape}"
-        raise DataError(f"{where}: {what} is {kind}; expected one whole number or name per example.")
-    if len(values) != count:
-        raise DataError(f"{where}: {count} examples, but {len(values)} values of {what}.")
+
+def saved_tables(path: Path, names: Names, size: Size | None) -> dict[str, Table]:
+    """The parts of a dataset that HuggingFace datasets has saved."""
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise MissingExtraError(f"{path} needs HuggingFace datasets: pip install 'remnant[datasets]'.") from error
+    try:
+        loaded: Any = load_from_disk(str(path))
+    except Exception as error:  # the files may be damaged in any way
+        raise DataError(f"{path} is not a readable HuggingFace dataset ({error}).") from error
+    splits = loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    chosen = {PARTS[split]: data for split, data in splits.items() if split in PARTS}
+    return {part: _saved_table(f"{path}, {part}", data, names, size) for part, data in chosen.items()}
+
+
+def _saved_table(where: str, data: Any, names: Names, size: Size | None) -> Table:
+    from datasets import Image
+
+    name = pick(data.column_names, "x", where, names["x"])
+    if isinstance(data.features[name], Image):
+        # As they are stored, for our own decoder and its limits.
+        encoded = data.select_columns([name]).cast_column(name, Image(decode=False))
+        read = picture_reader(lambda row: (_content(encoded[row][name]), f"{where}: picture {row}"), size)
+    else:
+        read = _number_reader(data.with_format("numpy", [name]), name, where)
+    return _table(where, data.column_names, data.__getitem__, names, len(data), read)
+
+
+def _content(picture: Mapping[str, Any]) -> bytes:
+    content: bytes | None = picture["bytes"]
+    return content or Path(picture["path"]).read_bytes()
+
+
+def _number_reader(data: Any, name: str, where: str) -> Callable[[Rows], Tensor]:
+    def read(rows: Rows) -> Tensor:
+        x = np.asarray(data[rows][name])
+        if x.dtype.kind not in "iufb":
+            raise DataError(
+                f"{where}: {name} is text, or its examples have several lengths. Tokenise text, pad all examples to one "
+                "length, and save the dataset again."
+            )
+        return _channels_first(x)
+
+    return read
+
+
+def _table(
+    where: str,
+    columns: Iterable[str],
+    get: Callable[[str], Any],
+    names: Names,
+    count: int,
+    read: Callable[[Rows], Tensor],
+) -> Table:
+    def values(option: str) -> Any:
+        """One whole number or name per example."""
+        name = pick(columns, option, where, names[option])
+        found = np.asarray(get(name))
+        found = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+        if found.ndim != 1 or found.dtype.kind not in "iubU":
+            kind = f"{found.dtype} of shape {found.shape}"
+            raise DataError(f"{where}: {name} is {kind}; expected one whole number or name per example.")
+        if len(found) != count:
+            raise DataError(f"{where}: {count} examples, but {len(found)} values of {name}.")
+        return found
+
+    has_task = names["task"] or not set(USUAL["task"]).isdisjoint(columns)
+    return Table(where, values("y"), values("task") if has_task else None, read)
+
+
+def _channels_first(x: NDArray[Any]) -> Tensor:
+    """Images with their channels first, as torch has them. Bytes N×H×W are grey images."""
+    values = torch.from_numpy(x)
+    if values.ndim == 3 and values.dtype == torch.uint8:
+        return values.unsqueeze(1)
+    if values.ndim == 4 and values.shape[3] in (1, 3) and values.shape[1] not in (1, 3):
+        return values.permute(0, 3, 1, 2).contiguous()
     return values

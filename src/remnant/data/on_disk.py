@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 from remnant.options import Share, whole
 
-from .class_groups import ClassOrder, Tasks
-from .columns import Names
+from .class_groups import ClassOrder
+from .columns import npz_tables, saved_tables
 from .errors import DataError
-from .named_columns import npz_tables, saved_tables
 from .pictures import picture_tables
 from .stream import Head, Stream
 from .table import Division
+from .task_builder import Tasks
 
 Side = Annotated[int, whole(1, 8192)]
 SAVED = ("dataset_info.json", "dataset_dict.json")  # in the folder of a HuggingFace dataset
@@ -44,13 +44,13 @@ def stream_on_disk(
         x, y, task: The names of the columns, if they are not the usual ones.
         seed: Chooses the examples that are held out, and the order of classes.
     """
-    division, names = Division(tasks, class_order, head, test, valid, seed), Names(x, y, task)
+    division, names = Division(tasks, class_order, head, test, valid, seed), {"x": x, "y": y, "task": task}
     if path.is_file():
         _refuse(path, "an .npz file, whose images keep their size", size=size)
         return division.stream(path.stem, npz_tables(path, names))
     if any((path / name).is_file() for name in SAVED):
         return division.stream(path.name, saved_tables(path, names, size))
-    _refuse(path, "a folder of pictures, which has no columns", x=x, y=y, task=task)
+    _refuse(path, "a folder of pictures, which has no columns", **names)
     return division.stream(path.name, picture_tables(path, size))
 
 

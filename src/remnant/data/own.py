@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from .columns import INPUTS, LABELS, pick
+from .columns import pick
 from .errors import DataError
 from .stream import CPU, Head, Split, Stream, Task
 from .task_builder import Rows, as_inputs, generator, held_out_count
@@ -122,7 +122,7 @@ def from_dataset(dataset: TorchExamples, where: str) -> Examples:
     def example(i: int) -> tuple[Tensor, int]:
         item: Any = dataset[i]
         if isinstance(item, Mapping):
-            item = item[pick(item, INPUTS, f"{where}: example {i}")], item[pick(item, LABELS, f"{where}: example {i}")]
+            item = tuple(item[pick(item, option, f"{where}: example {i}")] for option in ("x", "y"))
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(f"{where}: example {i} is not a pair (x, label), nor a dict with both.")
         if not isinstance(item[0], Tensor | np.ndarray):

@@ -10,13 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from remnant.options import Share, number, whole
+from remnant.options import Share, number
 
 from .sets.store import Dataset, load_dataset
 from .stream import Stream
-from .task_builder import STANDARDISE, Transform, generator, held_out_count, make_task, normalise
-
-Tasks = Annotated[int, whole(1, 1000)]
+from .task_builder import STANDARDISE, Tasks, Transform, generator, held_out_count, make_task, normalise
 
 
 def pmnist(

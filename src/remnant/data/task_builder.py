@@ -3,17 +3,21 @@
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from remnant.options import whole
+
 from .errors import DataError
 from .sets.store import Dataset
 from .stream import Split, Task
 
 Rows = NDArray[np.int64]
+Tasks = Annotated[int, whole(1, 1000)]  # how many
 Transform = Callable[[Tensor], Tensor]  # images N×C×H×W → images, from bytes to float32, on their device
 
 BLOCK = 1024  # images transformed at a time on a CPU

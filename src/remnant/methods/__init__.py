@@ -5,14 +5,18 @@ from remnant.registry import Registry
 from .agem import AGEM
 from .analytic import Analytic
 from .apd import APD
+from .api import API
 from .base import Method
 from .baselines import Finetune, Multitask, SingleTask
+from .codecl import CodeCL
+from .cuber import CUBER
 from .den import DEN
-from .dfgp import DFGPM, DFSGP, DFTRGP
+from .dfgp import DFGPM, DFROGO, DFSGP, DFTRGP
 from .dgdmn import DGDMN
 from .dgr import DGR
 from .er import ER
 from .ewc import EWC
+from .fsdgpm import FSDGPM
 from .gem import GEM
 from .gpm import GradientProjection
 from .hat import HAT
@@ -20,6 +24,7 @@ from .icarl import ICaRL
 from .mas import MAS
 from .mega import MEGA1, MEGA2
 from .mer import MER
+from .nscl import AdamNSCL
 from .ogd import OGD
 from .optimizers import OPTIMIZERS
 from .owm import OWM
@@ -27,10 +32,12 @@ from .packnet import PackNet
 from .pgn import PGN
 from .rcl import RCL
 from .recall import Recall
+from .rogo import ROGO
 from .sgp import SGP
 from .si import SI
 from .space import SPACE
 from .trgp import TRGP
+from .wsn import WSN
 
 _BUILT_IN = (
     GradientProjection,
@@ -39,6 +46,14 @@ _BUILT_IN = (
     DFGPM,
     DFSGP,
     DFTRGP,
+    CUBER,
+    FSDGPM,
+    AdamNSCL,
+    API,
+    ROGO,
+    DFROGO,
+    CodeCL,
+    WSN,
     Recall,
     Finetune,
     Multitask,

@@ -138,8 +138,7 @@ class APD(Growing):
 
     def logits(self, x: Tensor, task: int) -> Tensor:
         own = {name: each.only(task, self.sparsity).weights() for name, each in self.decomposed.items()}
-        logits: Tensor = functional_call(self.network, own, (x, task))
-        return logits
+        return functional_call(self.network, own, (x, task))
 
     @torch.no_grad()
     def finish(self, task: int, train: Split) -> None:

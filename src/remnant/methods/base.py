@@ -170,8 +170,9 @@ class Method(Stateful):
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Prepares an epoch: its number, how many there are at most, and how many steps it has."""
 
-    def on_epoch_end(self) -> None:
-        """Does what is needed once per epoch rather than at every step."""
+    def on_epoch_end(self) -> bool | None:
+        """Does what is needed once per epoch rather than at every step. True starts again at the first learning rate."""
+        return None
 
     def finish(self, task: int, train: Split) -> None:
         """Remembers a task after its last step. Its training data is not seen again."""
@@ -218,7 +219,7 @@ class Method(Stateful):
 
     @torch.no_grad()
     def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
-        """W ← W − lr·∇W in one pass over all parameters, or a step of the chosen optimiser."""
+        """W ← W − lr·∇W in one pass over all parameters, or a step of the chosen optimizer."""
         # Fused kernels expect a gradient to have the memory layout of its parameter.
         aligned = [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in gradients.items()]
         if self._optimizer is None:

@@ -1,4 +1,4 @@
-"""Data-augmented flatness-aware gradient projection, DFGP (Yang et al., 2023, 2025), for GPM, SGP and TRGP."""
+"""Data-augmented flatness-aware gradient projection, DFGP (Yang et al., 2023, 2025), for GPM, SGP, TRGP and ROGO."""
 
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from remnant.options import number
 from .gpm import GradientProjection
 from .parts.mixup import mixed
 from .parts.sharpness import ascended, uphill
+from .rogo import ROGO
 from .sgp import SGP
 from .trgp import TRGP
 
@@ -83,3 +84,9 @@ class DFTRGP(Flat, TRGP):
     """DFGP with TRGP's projection and scale matrices."""
 
     name = "dftrgp"
+
+
+class DFROGO(Flat, ROGO):
+    """DFGP with ROGO's projection and relaxed directions."""
+
+    name = "dfrogo"

@@ -13,7 +13,7 @@ from remnant.models import VAE, Network
 from remnant.options import Positive
 
 from .base import parameters_of
-from .dgr import Rate, Variance, new_generator, step_with
+from .dgr import Rate, Variance, best_class, new_generator, step_with
 from .optimizers import adam, initial_state
 from .parts.replay import Replay
 
@@ -119,11 +119,8 @@ class DGDMN(Replay):
         """Returns `samples` generated inputs for every task so far, and their labels, numbered through all heads."""
         inputs, labels = [], []
         if old := self.consolidated:
-            x = self.generator.sample(old * self.samples)
-            heads = [self.network.head_of(t) for t in range(old if self.network.multi_head else 1)]
-            features = self.network.eval().features(x)
-            inputs.append(x)
-            labels.append(torch.cat([head(features) for head in heads], dim=1).argmax(1))
+            inputs.append(self.generator.sample(old * self.samples))
+            labels.append(best_class(self.network.eval(), inputs[0], old))
         for task in range(old, old + len(self.slots)):
             memory = self.memory_of(task).eval()
             inputs.append(memory.generator.sample(self.samples))

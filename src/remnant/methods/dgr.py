@@ -65,10 +65,8 @@ class DGR(Replay):
     @torch.no_grad()
     def replay(self, count: int) -> tuple[Tensor, Tensor]:
         """Returns generated inputs and their labels, numbered through all heads."""
-        x, solver = self.old_generator.sample(count), self.old_solver
-        heads = [solver.head_of(task) for task in range(self.task if solver.multi_head else 1)]
-        features = solver.features(x)
-        return x, torch.cat([head(features) for head in heads], dim=1).argmax(1)
+        x = self.old_generator.sample(count)
+        return x, best_class(self.old_solver, x, self.task)
 
     def finish(self, task: int, train: Split) -> None:
         self.old_generator.load_state_dict(self.generator.state_dict())
@@ -81,8 +79,15 @@ def new_generator(network: Network, hidden: Sequence[int], latent: int, variance
         return VAE(network.input_shape, hidden=hidden, latent=latent, variance=variance).to(network.example)
 
 
+def best_class(solver: Network, x: Tensor, tasks: int) -> Tensor:
+    """Returns the class with the highest score among the first `tasks` tasks, numbered through all heads."""
+    heads = [solver.head_of(task) for task in range(tasks if solver.multi_head else 1)]
+    features = solver.features(x)
+    return torch.cat([head(features) for head in heads], dim=1).argmax(1)
+
+
 def step_with(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Takes one step of an optimiser with one group of parameters."""
+    """Takes one step of an optimizer with one group of parameters."""
     parameters: list[nn.Parameter] = optimizer.param_groups[0]["params"]
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         parameter.grad = gradient

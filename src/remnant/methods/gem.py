@@ -70,8 +70,7 @@ class GEM(Episodic):
         buffers = {name: b.expand(tasks, *b.shape).clone() for name, b in self.mixed.named_buffers()}
 
         def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, labels: Tensor) -> Tensor:
-            result: Tensor = functional_call(self.mixed, {**parameters, **buffers}, (x, labels, self.task + 1))
-            return result
+            return functional_call(self.mixed, {**parameters, **buffers}, (x, labels, self.task + 1))
 
         per_task = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="different")
         rows: dict[str, Tensor] = per_task(parameters, buffers, x, labels)

@@ -14,6 +14,7 @@ from remnant.options import Positive, Share, choice, per_layer, threshold, whole
 from .base import Method
 
 NORMS = ("frozen", "own", "free")
+Forward = Callable[[nn.Module, Tensor], object]
 
 
 class GradientProjection(Method):
@@ -45,6 +46,7 @@ class GradientProjection(Method):
     ) -> None:
         super().__init__(network, **options)
         self.threshold, self.samples, self.layer_samples = threshold, samples, layer_samples
+        self.rank_rule = rank_rule
         self.has_own_norms, self.label_smoothing = task_norms == "own", label_smoothing
         if label_smoothing:
             self.fast_form = None  # it has the plain loss
@@ -80,21 +82,21 @@ class GradientProjection(Method):
     def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
         super().apply_gradients(gradients)
         if not self.uses_plain_sgd:
-            self.projector.restore()  # the step of another optimiser is no multiple of the projected gradient
+            self.projector.restore()  # the step of another optimizer is no multiple of the projected gradient
 
     def layer_projections(self) -> dict[str, Tensor]:
         return self.projector.layer_projections()
 
-    def on_epoch_end(self) -> None:
+    def on_epoch_end(self) -> bool | None:
         """Undoes what rounding has moved inside the memory; with TF32 that is about a thousandth of the change."""
         self.projector.restore()
+        return None
 
-    def finish(self, task: int, train: Split) -> None:
+    def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
         """Eq. 5, 8 and 9 on random training examples, in one batch because norms may use its statistics."""
         chosen = torch.randperm(len(train), device=self.device)[: self.samples]
-        self.memory.consolidate(
-            [train.x[chosen]], layer_samples=self.layer_samples, forward=lambda network, x: network(x, task)
-        )
+        forward = forward or (lambda network, x: network(x, task))
+        self.memory.consolidate([train.x[chosen]], layer_samples=self.layer_samples, forward=forward)
         if self.has_own_norms:
             self.keep_norms(task)
 

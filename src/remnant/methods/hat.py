@@ -11,6 +11,7 @@ from remnant.models import Network, Units
 from remnant.options import number
 
 from .base import Method, parameters_of
+from .parts.gradients import clipped
 from .parts.partial import masked
 
 EMBEDDING_LIMIT = 6.0  # beyond ±6, σ is flat even at s = 1
@@ -86,7 +87,7 @@ class HAT(Method):
         free = torch._foreach_mul([gradients[p] for p in self.free], list(self.free.values()))
         gradients.update(zip(self.free, free, strict=True))
         gradients[self.embedding] = gradients[self.embedding] * self.compensation()
-        return dict(zip(gradients, clipped(list(gradients.values())), strict=True))
+        return dict(zip(gradients, clipped(list(gradients.values()), GRADIENT_LIMIT), strict=True))
 
     def compensation(self) -> Tensor:
         """s_max/s·(cosh(s·e) + 1)/(cosh(e) + 1): scales ∂a/∂e at this s to the slope that σ(e) would have at s_max."""
@@ -119,18 +120,12 @@ class Masks(nn.Module):
 
     def __init__(self, units: Sequence[Units], tasks: int, like: Tensor) -> None:
         super().__init__()
-        self.units, self.sizes = units, [each.count for each in units]
+        self.sizes = [each.count for each in units]
         self.register_buffer("past", like.new_zeros(sum(self.sizes)))
         self.embeddings = nn.ParameterList(torch.randn_like(self.past) for _ in range(tasks))
 
     def hard(self, task: int, s_max: float) -> Tensor:
         return torch.sigmoid(s_max * self.embeddings[task].detach())
-
-
-def clipped(gradients: list[Tensor]) -> list[Tensor]:
-    """Scales all gradients by one factor so that their joint norm is at most 10⁴."""
-    length = torch.stack(torch._foreach_norm(gradients)).norm()
-    return list(torch._foreach_mul(gradients, (GRADIENT_LIMIT / length.clamp(min=TINY)).clamp(max=1)))
 
 
 def _free_shares(past: dict[Units, Tensor]) -> Iterator[tuple[nn.Parameter, Tensor]]:

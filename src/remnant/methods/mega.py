@@ -54,5 +54,4 @@ def turned(gradient: Tensor, reference: Tensor, loss: Tensor, reference_loss: Te
     length, height = square.sqrt(), torch.linalg.vector_norm(across)
     between = torch.atan2(height * length, product)  # φ_r
     angle = torch.atan2(reference_loss * between.sin(), loss + reference_loss * between.cos()).clamp(max=torch.pi / 2)
-    step: Tensor = gradient * angle.cos() + across * (length * angle.sin() / height.clamp(min=tiny))
-    return step
+    return gradient * angle.cos() + across * (length * angle.sin() / height.clamp(min=tiny))

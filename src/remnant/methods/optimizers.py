@@ -1,4 +1,4 @@
-"""The optimisers that a run can choose. Each has a state that starts at zero and can step inside a CUDA graph."""
+"""The optimizers that a run can choose. Each has a state that starts at zero and can step inside a CUDA graph."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from remnant.registry import Registry
 Decay = Annotated[float, number(0, 10)]
 Betas = tuple[Share, Share]
 Epsilon = Annotated[float, number(0, 1, above=True)]
-# (parameters, learning rate on their device) → optimiser
+# (parameters, learning rate on their device) → optimizer
 OptimizerFactory = Callable[[Sequence[nn.Parameter], Tensor], optim.Optimizer]
 
 
@@ -42,7 +42,7 @@ OPTIMIZERS.update(sgd=sgd, adam=adam, adamw=adamw, rmsprop=rmsprop)
 
 @torch.no_grad()
 def initial_state(optimizer: optim.Optimizer) -> list[Tensor]:
-    """Creates the state of an optimiser, all zeros, and returns its tensors. A captured step must find them in place."""
+    """Creates the state of an optimizer, all zeros, and returns its tensors. A captured step must find them in place."""
     group = optimizer.param_groups[0]
     parameters = group["params"]
     if "capturable" in group:

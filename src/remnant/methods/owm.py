@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from remnant.memory import LayerView, by_layer, views_of
+from remnant.memory import LayerView, views_of
 from remnant.models import Network
 from remnant.options import each_layer, number
 
 from .base import Method
+from .parts.every_layer import for_every_layer
 
 Start = Annotated[float | Mapping[str, float], each_layer(number(0, 1e9, above=True))]
 Decay = Annotated[float | Mapping[str, float], each_layer(number(0, 1, above=True))]
@@ -85,10 +86,7 @@ class OWM(Method):
         return [p for p in self.parameters if p not in covered]
 
     def _per_layer(self, value: float | Mapping[str, float], option: str) -> Tensor:
-        found = by_layer(value if isinstance(value, Mapping) else {"*": value}, self.layers, option)
-        for name in self.layers:
-            if name not in found:
-                raise ValueError(f"No pattern of {option} matches layer {name!r}. Add one, or '*' for all the others.")
+        found = for_every_layer(value, self.layers, option)
         return torch.tensor([found[name] for name in self.layers], dtype=torch.float64, device=self.device)
 
 

@@ -116,8 +116,7 @@ class Columns(nn.Module):
         start = ends[t - 1] if t else 0
         own = x[:, start : ends[t]] if self.units else x
         reads_old = isinstance(self.columns[t], Column)
-        output: Tensor = self.columns[t](own, x[:, :start].detach()) if reads_old else self.columns[t](own)
-        return output
+        return self.columns[t](own, x[:, :start].detach()) if reads_old else self.columns[t](own)
 
 
 class Column(nn.Module):
@@ -143,8 +142,7 @@ class Column(nn.Module):
             own = torch.cat([own, mixed.reshape(len(own), -1, *own.shape[2:])], 1)
         if isinstance(layer := self.geometry[0], nn.Linear):
             return F.linear(own, self.weight, self.bias)
-        output: Tensor = layer._conv_forward(own, self.weight, self.bias)
-        return output
+        return layer._conv_forward(own, self.weight, self.bias)
 
 
 def _own_norm(norm: _BatchNorm, width: int) -> _BatchNorm:

@@ -12,7 +12,7 @@ from remnant.data import Split
 from remnant.models import Network
 from remnant.options import whole
 
-from .gpm import GradientProjection
+from .gpm import Forward, GradientProjection
 from .parts.scaled import ScaledLayer
 
 Count = Annotated[int, whole()]
@@ -124,7 +124,7 @@ class Recall(GradientProjection):
         self.remembered = self.task + 1
 
     @torch.no_grad()
-    def finish(self, task: int, train: Split) -> None:
+    def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
         if self.remembered == task:
             self.remember(train)
         parameters = dict(self.network.named_parameters())
@@ -160,9 +160,7 @@ class Recall(GradientProjection):
         gradients = self.gradients(loss)
         for name, layer in self.layers.items():
             matrix = layer.matrix([gradients[p] for p in layer.parameters]) @ self.allowed[name]
-            weight, *biases = layer.parameters
-            gradients[weight] = layer.view.tensor(matrix[None, :, : layer.view.inputs])
-            gradients.update(dict.fromkeys(biases, matrix[:, -1]))
+            gradients.update(zip(layer.parameters, layer.tensors(matrix), strict=True))
         self.apply_gradients(gradients)
         return loss.detach()
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import torch
 
-from remnant.memory import DirectionEnergies
+from remnant.memory import TaskInputs
 from remnant.models import Network
 from remnant.options import number
 
@@ -29,11 +29,11 @@ class SGP(Measured):
         for subspace in self.subspaces():
             subspace.weights = subspace.weights  # a memory with weights keeps its directions and not their complement
 
-    def measured(self, task: int, energies: DirectionEnergies, old: int) -> None:
-        sigma = energies.along.clamp(min=0).sqrt()
+    def measured(self, task: int, inputs: TaskInputs, old: int) -> None:
+        sigma = inputs.along.clamp(min=0).sqrt()
         if not len(sigma):
             return
         gained = (self.alpha + 1) * sigma / (self.alpha * sigma + sigma.max()).clamp(min=TINY)
-        before = energies.subspace.weights.to(gained)
+        before = inputs.subspace.weights.to(gained)
         before[old:] = 0
-        energies.subspace.weights = torch.clamp(before + gained, max=1)
+        inputs.subspace.weights = torch.clamp(before + gained, max=1)

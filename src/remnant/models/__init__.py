@@ -1,8 +1,7 @@
 """The paper's networks, by class and by name."""
 
-from .feedforward import MLP, AlexNet, LeNet
-from .network import MODELS, Maker, Network, Units, build, linear_chain
-from .parts import ReluDropout
+from .convolutional import AlexNet, LeNet, ReluDropout
+from .network import MLP, MODELS, Maker, Network, Units, build, linear_chain
 from .resnet import ResNet18
 from .vae import VAE
 

@@ -1,16 +1,19 @@
-"""Networks with a body that all tasks share and one head, or a head per task, and how to build them by name."""
+"""Networks with a body that all tasks share and one head, or a head per task; the MLP; and how to build them by name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from remnant.options import OptionError, checked
+from remnant.options import OptionError, Positive, checked
 from remnant.registry import Registry
 
 
@@ -87,8 +90,7 @@ class Network(nn.Module, ABC):
         """The logits of the task's head. A network with a single head ignores `task`."""
         if tuple(x.shape[1:]) != self.input_shape:
             raise ValueError(f"Inputs of shape {tuple(x.shape)} for a network built for (N, *{self.input_shape}).")
-        logits: Tensor = self.head_of(task)(self.features(x))
-        return logits
+        return self.head_of(task)(self.features(x))
 
     @property
     def example(self) -> Tensor:
@@ -126,6 +128,32 @@ def linear_chain(*layers: tuple[nn.Linear | nn.Conv2d, nn.Module | None, nn.Modu
     for layer, norm, at in layers:
         units.append(Units(at, (Maker(layer, norm, units[-1] if units else None),)))
     return units
+
+
+class MLP(Network):
+    """Fully connected layers of `hidden` units with ReLU; the one for permuted MNIST has twice 100 units (Sec. 6)."""
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        classes: int | Sequence[int],
+        *,
+        hidden: Sequence[Positive] = (100, 100),
+        bias: bool = False,
+    ) -> None:
+        super().__init__(input_shape, classes)
+        widths = (prod(self.input_shape), *hidden)
+        self.hidden = nn.ModuleList(nn.Linear(inputs, outputs, bias=bias) for inputs, outputs in pairwise(widths))
+        self.attach_heads(widths[-1], bias=bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.hidden:
+            x = F.relu(layer(x))
+        return x
+
+    def wiring(self) -> list[Units]:
+        return linear_chain(*((layer, None, layer) for layer in self.hidden if isinstance(layer, nn.Linear)))
 
 
 MODELS: Registry[type[Network]] = Registry("network", "remnant.networks")

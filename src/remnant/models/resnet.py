@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from remnant.options import whole
 
+from .convolutional import Norm, features_after, image_channels, norm_after
 from .network import Maker, Network, Units
-from .parts import Norm, features_after, image_channels, norm_after
 
 
 class Block(nn.Module):

@@ -25,8 +25,7 @@ def run_to_completion(work: Work[Result]) -> Result:
         try:
             blocking = next(work)
         except StopIteration as end:
-            result: Result = end.value
-            return result
+            return end.value
         if blocking is not None:
             blocking()
 

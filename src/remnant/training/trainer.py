@@ -31,7 +31,7 @@ class Schedule:
 
     Without `patience`, or without a validation set, a task trains all epochs at one rate. With it, `patience` epochs
     without a lower validation loss divide the rate by `factor`, and the task ends once the rate is below `lr_min`. Only
-    then is the best model restored, as in the published scripts.
+    then is the best model restored, as in the published scripts. A method may ask to start again at the first rate.
     """
 
     lr: float
@@ -181,13 +181,15 @@ class Trainer:
             method.network.train()
             method.on_epoch_start(state.epoch, schedule.epochs, steps.count)
             yield from steps.epoch()
-            method.on_epoch_end()
+            starts_again = method.on_epoch_end()
             loss = steps.loss.clone()
             measured = math.nan, math.nan
             if valid.splits:
                 measured = yield from valid.measure()
                 self.fallback = self.fallback or valid.fallback
                 state.update(measured[0], method.network, schedule)
+            if starts_again:
+                state.lr, state.patience, state.over = schedule.lr, schedule.patience or 0, False
             state.epoch += 1
             mean_loss, seconds = float(loss) / steps.count, time.perf_counter() - start
             done = EpochDone(number, state.epoch, schedule.epochs, mean_loss, *measured, lr, steps.count, seconds)

@@ -17,8 +17,14 @@ from ..settings import PaperResult, Settings, recipe, resolve
 TABLES: dict[str, Any] = tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
 ALL = "all"
 NOT_RUN = "not run"
-SCALE = {"acc": 100.0, "bwt": 1.0, "seconds": 1.0, "capacity": 100.0}  # the paper gives ACC and capacity in per cent
-PLACES = {"acc": 2, "bwt": 3, "seconds": 0, "capacity": 0}
+SCALE = {
+    "acc": 100.0,
+    "bwt": 1.0,
+    "seconds": 1.0,
+    "capacity": 100.0,
+    "validation": 100.0,
+}  # the paper gives ACC and capacity in per cent
+PLACES = {"acc": 2, "bwt": 3, "seconds": 0, "capacity": 0, "validation": 2}
 PAPER_PLACES = {**PLACES, "bwt": 2}  # two digits of BWT hide most differences
 
 ResultKey = tuple[str, str, str]  # benchmark, method, digest of the settings
@@ -34,6 +40,7 @@ class Row:
     overrides: tuple[str, ...]
     paper: PaperResult
     variant: str = ""
+    protocol: str = "paper"
 
     @property
     def runnable(self) -> bool:
@@ -42,7 +49,7 @@ class Row:
 
     @cached_property
     def settings(self) -> Settings:
-        return resolve(self.benchmark, self.method, self.overrides)
+        return resolve(self.benchmark, self.method, self.overrides, self.protocol)
 
     @property
     def key(self) -> ResultKey:
@@ -84,8 +91,9 @@ def load_table(name: str) -> Table:
 
 
 def select_tables(name: str, methods: Sequence[str] = (), benchmarks: Sequence[str] = ()) -> list[Table]:
-    """One table, or all of them for `all`; with only the rows of these methods and benchmarks, if any are given."""
-    tables = chosen = [load_table(each) for each in (TABLES if name == ALL else [name])]
+    """One table, or for `all` those that search no setting; with only the rows of these methods and benchmarks, if any."""
+    names = [each for each in TABLES if not TABLES[each].get("search")] if name == ALL else [name]
+    tables = chosen = [load_table(each) for each in names]
     for kind, wanted in (("method", methods), ("benchmark", benchmarks)):
         present = {getattr(row, kind) for table in tables for row in table.rows}
         for each in wanted:
@@ -107,9 +115,10 @@ def compare(table: Table, results: Results) -> list[Comparison]:
             "bwt": [run.bwt for run in runs],
             "seconds": [sum(run.seconds.values()) for run in runs],
             "capacity": [run.capacity for run in runs],
+            "validation": [run.validation_acc for run in runs],
         }
         ours = {name: Spread.of(values, SCALE[name]) for name, values in figures.items()}
-        paper = {name: Spread(getattr(row.paper, name), getattr(row.paper, f"{name}_sd", None)) for name in SCALE}
+        paper = {name: Spread(getattr(row.paper, name, None), getattr(row.paper, f"{name}_sd", None)) for name in SCALE}
         compared.append(Comparison(row, seeds, ours, paper))
     return compared
 
@@ -133,5 +142,15 @@ def _rows(group: Mapping[str, Any]) -> list[Row]:
     benchmark, paper = group["benchmark"], recipe(group["benchmark"]).paper
     if "paper" in group:
         paper = {method: PaperResult(**numbers) for method, numbers in group["paper"].items()}
-    overrides, variant = tuple(group.get("overrides", ())), group.get("variant", "")
-    return [Row(benchmark, name, overrides, paper.get(name, PaperResult()), variant) for name in group["methods"]]
+    overrides, variant, lrs = group.get("overrides", []), group.get("variant", ""), group.get("lr", {})
+    rows = []
+    for name in group["methods"]:
+        # A list has rates to try, one row each; a table has the rates that were chosen, by method.
+        tried = lrs if isinstance(lrs, list) else [lrs[name]] if name in lrs else [None]
+        for lr in tried:
+            own = [*overrides, *([] if lr is None else [f"lr={lr}"])]
+            title = f"lr {lr}" if isinstance(lrs, list) else variant
+            rows.append(
+                Row(benchmark, name, tuple(own), paper.get(name, PaperResult()), title, group.get("protocol", "paper"))
+            )
+    return rows

@@ -24,7 +24,7 @@ from remnant.files import damaged, explained, read_json, write_json
 from remnant.methods import Method
 from remnant.training import RandomState, Schedule, Trainer, run_to_completion
 
-from ..execute import build_method, pick_device, prepare_torch
+from ..execute import build_method, pick_devices, prepare_torch
 from ..runs import environment
 from ..settings import Settings, recipe, resolve
 from .tables import NOT_RUN, Row
@@ -105,7 +105,7 @@ def time_methods(rows: Sequence[Row], device: str, root: Path, report: Callable[
 
     A method that this device cannot run in the same way as the others is left out; the error at the end names it.
     """
-    chosen, benchmark = pick_device(device), rows[0].benchmark
+    chosen, benchmark = pick_devices(device)[0], rows[0].benchmark
     settings = {REFERENCE: resolve(benchmark, REFERENCE), **{row.method: row.settings for row in rows}}
     timings, errors = dict[str, Any](), []
     for method, own in settings.items():

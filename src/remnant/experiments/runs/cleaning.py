@@ -127,12 +127,8 @@ def _is_own(name: str) -> bool:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Holds the lock of a run folder, also of one whose settings cannot be read; RunError if another process does."""
-    lock = FileLock(path / LOCK)
     try:
-        lock.acquire(timeout=0)
+        with FileLock(path / LOCK, timeout=0):
+            yield
     except Timeout:
         raise RunError(f"{path} {BEING_WRITTEN}. It stays.") from None
-    try:
-        yield
-    finally:
-        lock.release()

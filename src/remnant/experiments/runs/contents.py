@@ -7,7 +7,7 @@ import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -77,6 +77,7 @@ class RunResult:
     seconds: Mapping[str, float] = field(default_factory=dict)  # of train, evaluate and consolidate
     capacity: float | None = None  # parameters at the end, relative to the network at the start
     memory_bytes: float | None = None
+    validation_acc: float | None = None  # ACC on the validation sets
 
 
 @dataclass(frozen=True)
@@ -160,16 +161,9 @@ def read_contents(folder: RunFolder) -> RunContents:
         layer: DriftHistogram(*(tuple(map(float, parts[part])) for part in DriftHistogram._fields))
         for layer, parts in drift.items()
     }
-    found = None
-    if result is not None:
-        names = ("bwt", "learning_accuracy", "capacity", "memory_bytes")
-        figures = {name: None if result.get(name) is None else float(result[name]) for name in names}
-        found = RunResult(
-            float(result["acc"]),
-            seconds={part: float(each) for part, each in result.get("seconds", {}).items()},
-            **figures,
-        )
-    return RunContents(_digest(folder.settings), environment, matrix, found, ranks, histograms, metrics)
+    numbers = result and {each.name: result[each.name] for each in fields(RunResult) if each.name in result}
+    typed = RunResult(**numbers) if numbers else None
+    return RunContents(_digest(folder.settings), environment, matrix, typed, ranks, histograms, metrics)
 
 
 def _digest(settings: Mapping[str, Any]) -> str:

@@ -148,10 +148,11 @@ class RunFolder:
         return cls(path, header)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keeps every other process from writing here; raises RunError if one does. Removes what dead ones left.
+    def lock(self, patience: float = 0.3) -> Iterator[None]:
+        """Keeps every other process from writing here; raises RunError if one still does after `patience` seconds.
 
-        The operating system drops the lock when its process ends, however it ends.
+        By default it waits for a moment, since `remnant report --watch` takes the lock for an instant to see what is under
+        way. Removes what dead ones left. The operating system drops the lock when its process ends, however it ends.
         """
         path = self.path / LOCK
         lock = FileLock(path)
@@ -162,7 +163,7 @@ class RunFolder:
             with suppress(OSError):  # read first: some releases empty the file when they try to lock it
                 holder = path.read_text(encoding="utf-8", errors="replace")
             try:
-                lock.acquire(timeout=0)
+                lock.acquire(timeout=patience)
             except Timeout:
                 advice = "Wait until it has ended, or stop it, then try again."
                 raise RunError(f"{self.path} is being written by {_process(holder)}. {advice}") from None

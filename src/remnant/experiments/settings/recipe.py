@@ -69,10 +69,8 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     """Returns the recipe of a benchmark. Streams from files or an installed package share the recipe `default.toml`."""
     if protocol not in PROTOCOLS:
         raise OptionError(f"--protocol {protocol}: write {' or '.join(PROTOCOLS)}.")
-    has_own = benchmark in RECIPES
-    if not has_own and benchmark.endswith(".py"):
-        raise OptionError(f"{benchmark}: which stream in it? Write {benchmark}:NAME, a Stream or a function there.")
-    if not has_own and IN_FILE not in benchmark and benchmark not in BENCHMARKS and not DATA_PATH.search(benchmark):
+    has_own, own_file = benchmark in RECIPES, IN_FILE in benchmark or benchmark.endswith(".py")
+    if not has_own and not own_file and benchmark not in BENCHMARKS and not DATA_PATH.search(benchmark):
         folder = f"For the folder of that name, write {benchmark}/." if os.path.isdir(benchmark) else ""
         raise OptionError(f"No benchmark called '{benchmark}'. {folder or did_you_mean(benchmark, BENCHMARKS)}")
     file = f"{benchmark}.toml" if has_own else FALLBACK

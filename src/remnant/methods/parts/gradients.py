@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+TINY = 1e-12
+
 
 def flat(tensors: Iterable[Tensor], *, batch: int = 0) -> Tensor:
     """Concatenates all entries; the first `batch` dimensions stay."""
@@ -15,6 +17,12 @@ def unflat(vector: Tensor, parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]
     """Undoes `flat`: each parameter's part of the vector, in its shape."""
     parts = vector.split([parameter.numel() for parameter in parameters])
     return {parameter: part.view(parameter.shape) for parameter, part in zip(parameters, parts, strict=True)}
+
+
+def clipped(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """Scales all gradients by one factor so that their joint norm is at most `limit`."""
+    length = torch.stack(torch._foreach_norm(list(gradients))).norm()
+    return list(torch._foreach_mul(list(gradients), (limit / length.clamp(min=TINY)).clamp(max=1)))
 
 
 def default_layout(tensor: Tensor) -> Tensor:

@@ -65,7 +65,4 @@ def new_weights(like: Tensor, shape: Sequence[int]) -> nn.Parameter:
 
 def replace_module(network: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Puts a module in the place of another one."""
-    for name, module in network.named_modules():
-        if module is old:
-            parent, _, child = name.rpartition(".")
-            setattr(network.get_submodule(parent), child, new)
+    network.set_submodule(next(name for name, module in network.named_modules() if module is old), new)

@@ -1,37 +1,32 @@
 """Gradient projection that measures, after each task, how much the task's inputs use every remembered direction."""
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.memory import DirectionEnergies, Subspace, direction_energies
+from remnant.memory import Subspace, TaskInputs, task_inputs
 
-from ..gpm import GradientProjection
-
-Forward = Callable[[nn.Module, Tensor], object]
+from ..gpm import Forward, GradientProjection
 
 
 class Measured(GradientProjection):
     """GPM whose subclasses see ‖X·m‖² for the inputs X of each task and all directions m, old and new."""
 
-    def finish(self, task: int, train: Split) -> None:
+    def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
         chosen = torch.randperm(len(train), device=self.device)[: self.samples]
         batches = [train.x[chosen]]
-        how: dict[str, Any] = {"layer_samples": self.layer_samples, "forward": self.forward(task)}
+        how: dict[str, Any] = {
+            "layer_samples": self.layer_samples,
+            "forward": forward or (lambda network, x: network(x, task)),
+        }
         known = [subspace.rank for subspace in self.subspaces()]
         self.memory.consolidate(batches, **how)
-        for energies, old in zip(direction_energies(self.memory, batches, **how), known, strict=True):
-            self.measured(task, energies, old)
+        for inputs, old in zip(task_inputs(self.memory, batches, **how), known, strict=True):
+            self.measured(task, inputs, old)
         if self.has_own_norms:
             self.keep_norms(task)
-
-    def forward(self, task: int) -> Forward:
-        """Returns the function that runs the network for a task."""
-        return lambda network, x: network(x, task)
 
     def subspaces(self) -> list[Subspace]:
         """Returns all subspaces of the memory, in the order of their layers."""
@@ -39,5 +34,5 @@ class Measured(GradientProjection):
         return [subspace for each in by_layer for subspace in (each if isinstance(each, list) else [each])]
 
     @abstractmethod
-    def measured(self, task: int, energies: DirectionEnergies, old: int) -> None:
-        """Takes the energies of one subspace after a task was remembered. Its first `old` directions are older."""
+    def measured(self, task: int, inputs: TaskInputs, old: int) -> None:
+        """Takes the inputs of one layer after a task was remembered. The first `old` directions are older."""

@@ -23,7 +23,7 @@ class Scaling(NamedTuple):
     """What a task adds to one layer: Σ_j W·B_j·D_j·B_jᵀ."""
 
     basis: Tensor  # B = [B_1 | B_2 | …]
-    image: Tensor  # W·B, which is constant
+    image: Tensor  # W·B, a constant, or with a gradient for W where W·B may still change
     matrices: Sequence[Tensor]  # D_j
 
     def multiplied(self, x: Tensor, *, transposed: bool = False) -> Tensor:
@@ -54,6 +54,11 @@ class ScaledLayer:
         weight, *biases = tensors
         return torch.cat([self.view.matrix(weight)[0], *(bias[:, None] for bias in biases)], dim=1)
 
+    def tensors(self, matrix: Tensor) -> list[Tensor]:
+        """Returns a matrix as tensors shaped like the parameters: undoes `matrix`."""
+        parts = [self.view.tensor(matrix[None, :, : self.view.inputs]), matrix[:, -1]]
+        return parts[: len(self.parameters)]
+
     @torch.no_grad()
     def image(self, basis: Tensor) -> Tensor:
         """Returns W·B."""
@@ -64,9 +69,8 @@ class ScaledLayer:
         if isinstance(self.module, nn.Linear):  # has fewer rows in a batch than outputs, mostly: x is multiplied first
             return partial(_multiplied, scaling)
         matrix = scaling.multiplied(scaling.image) @ scaling.basis.mT
-        bias = matrix[:, -1] if len(self.parameters) > 1 else None
-        weight = self.view.tensor(matrix[None, :, : self.view.inputs])
-        return partial(self.module._conv_forward, weight=weight, bias=bias)
+        weight, *biases = self.tensors(matrix)
+        return partial(self.module._conv_forward, weight=weight, bias=biases[0] if biases else None)
 
 
 def _multiplied(scaling: Scaling, x: Tensor) -> Tensor:

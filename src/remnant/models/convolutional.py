@@ -1,45 +1,79 @@
-"""The paper's networks whose layers read one another in turn: an MLP, a LeNet-5 and an AlexNet."""
+"""The paper's plain convolutional networks, a LeNet-5 and an AlexNet, and the parts that all convolutional networks share."""
 
-from collections.abc import Sequence
-from itertools import pairwise
-from math import prod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Annotated, Literal
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from remnant.options import Positive, Share, kind_of, whole
+from remnant.options import Share, choice, kind_of, whole
 
 from .network import Network, Units, linear_chain
-from .parts import Norm, ReluDropout, features_after, image_channels, norm_after
 
 Init = Literal["kaiming_uniform", "pytorch"]
+FusedForm = Callable[["ReluDropout", Tensor, nn.Module | None], Tensor | None]
+NORM_KIND = replace(
+    choice(("running", "batch")), words="'running' (also if the memory is to freeze its statistics) or 'batch'"
+)
+# running: ordinary batch normalisation, so the logits of a test example depend on that example alone.
+# batch: training and test use the statistics of the current batch. The paper's tables were made this way.
+Norm = Annotated[Literal["running", "batch"], NORM_KIND]
 
 
-class MLP(Network):
-    """Fully connected layers of `hidden` units with ReLU; the one for permuted MNIST has twice 100 units (Sec. 6)."""
+def norm_after(layer: nn.Linear | nn.Conv2d, norm: Norm) -> nn.BatchNorm1d | nn.BatchNorm2d:
+    """The batch normalisation of a layer's outputs."""
+    tracks = NORM_KIND.read(norm, f"norm={norm!r}: norm") == "running"
+    kind = nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else nn.BatchNorm1d
+    return kind(len(layer.weight), track_running_stats=tracks)
 
-    def __init__(
-        self,
-        input_shape: Sequence[int],
-        classes: int | Sequence[int],
-        *,
-        hidden: Sequence[Positive] = (100, 100),
-        bias: bool = False,
-    ) -> None:
-        super().__init__(input_shape, classes)
-        widths = (prod(self.input_shape), *hidden)
-        self.hidden = nn.ModuleList(nn.Linear(inputs, outputs, bias=bias) for inputs, outputs in pairwise(widths))
-        self.attach_heads(widths[-1], bias=bias)
 
-    def features(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)
-        for layer in self.hidden:
-            x = F.relu(layer(x))
-        return x
+class ReluDropout(nn.Module):
+    """max(norm(x), 0), where training drops each value with probability `rate`; with `pool`, 2×2 max-pooling follows."""
 
-    def wiring(self) -> list[Units]:
-        return linear_chain(*((layer, None, layer) for layer in self.hidden if isinstance(layer, nn.Linear)))
+    fused: FusedForm | None = None  # a faster form of `forward`, set by `remnant.accelerated.fuse_activations`
+
+    def __init__(self, rate: float, *, pool: bool = False) -> None:
+        super().__init__()
+        self.rate, self.pool = rate, pool
+
+    def forward(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
+        if self.fused is not None and (done := self.fused(self, x, norm)) is not None:
+            return done
+        if norm is not None:
+            x = norm(x)
+        x = F.dropout(F.relu(x), self.rate, self.training)
+        return F.max_pool2d(x, 2) if self.pool else x
+
+
+def image_channels(network: Network) -> int:
+    """The channels of the network's input, which must be an image."""
+    owner, shape = type(network).__name__, network.input_shape
+    if len(shape) != 3:
+        raise ValueError(f"{owner} takes images: input_shape must be (channels, height, width), not {shape}.")
+    return shape[0]
+
+
+def features_after(network: Network, layers: Sequence[nn.Module]) -> int:
+    """The number of values that a chain of convolutions and pools makes from one input of the network."""
+    channels, *image = network.input_shape
+    if not (features := _outputs(layers, channels, *image)):
+        smallest = next(side for side in count(1) if _outputs(layers, channels, side, side))
+        raise ValueError(
+            f"{type(network).__name__} cannot take images of {image[0]}×{image[1]}: nothing would be left before its last "
+            f"layer. The smallest square it takes is {smallest}×{smallest}; pad or resize the images, or use another network."
+        )
+    return features
+
+
+@torch.no_grad()
+def _outputs(layers: Sequence[nn.Module], *shape: int) -> int:
+    try:
+        return int(nn.Sequential(*layers)(torch.zeros(1, *shape)).numel())
+    except RuntimeError:  # a window is larger than its image
+        return 0
 
 
 class LeNet(Network):

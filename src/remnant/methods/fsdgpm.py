@@ -1,0 +1,158 @@
+"""Flattening sharpness for dynamic GPM, FS-DGPM (Deng et al., 2021): replay, and ascent inside a weighted memory."""
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from remnant.data import Split
+from remnant.memory import TaskInputs, grow_by
+from remnant.models import Network
+from remnant.options import Positive, number
+
+from .base import Method, parameters_of
+from .gpm import Forward, GradientProjection
+from .parts.gradients import clipped
+from .parts.replay import MixedLoss
+from .parts.reservoir import Reservoir
+from .parts.scaled import ScaledLayer
+
+TEMPERATURE = 10.0
+MOMENTUM = 0.9  # of the importance
+LEAST_HALF = 2  # rows; batch normalisation needs them
+Rate = Annotated[float, number(0, 10)]
+
+
+class FSDGPM(GradientProjection):
+    """Steps along g − g·M·Λ·Mᵀ, where g is the gradient on a batch and a remembered one, at weights that were made worse.
+
+    Twice, on one half of the batch each, the weights climb inside the memory: θ' ← θ' + `ascent`·g'·M·Λ·Mᵀ. Then g is the
+    gradient of the loss at θ', through the ascent with `second_order`, scaled down to a norm of `clip`. Λ = σ(10·s) has a
+    weight for each direction. s starts at `importance_start`, which is nearly hard protection if it is 1, and follows the
+    same loss by SGD with momentum and the rate `importance_lr`. The public code loses track of s, so its Λ hardly moves.
+
+    `memory` examples of all tasks are remembered in a reservoir. When a task ends, M is computed from `samples` of them, in
+    place of the old M. All tasks train the heads so far and, with `task_norms="free"`, the norms.
+    """
+
+    name = "fs-dgpm"
+    buffer: Reservoir
+    importance: dict[str, Tensor]  # layer → s
+    velocity: dict[str, Tensor]
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        memory: Positive = 1000,
+        ascent: Rate = 1e-3,
+        importance_lr: Rate = 0.01,
+        importance_start: Annotated[float, number(-5, 5)] = 1.0,
+        clip: Annotated[float, number(0, 1e6, above=True)] = 2.0,
+        second_order: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, **options)
+        self.ascent, self.importance_lr, self.importance_start = ascent, importance_lr, importance_start
+        self.clip, self.second_order = clip, second_order
+        modules = dict(network.named_modules())
+        found = {name: ScaledLayer.of(modules.get(name)) for name in self.memory.subspaces}
+        if other := [name for name, layer in found.items() if layer is None]:
+            raise ValueError(f"FS-DGPM knows plain linear layers and convolutions, and {other[0]!r} is another layer.")
+        self.layers = {name: layer for name, layer in found.items() if layer is not None}
+        self.mixed = MixedLoss(network)
+        self.keep("buffer", Reservoir(memory, network.example))
+        self.keep("importance", {}, counted=False)
+        self.keep("velocity", {}, counted=False)
+        grow_by(self.memory, self.renew)
+        self.bases: dict[str, Tensor] = {}
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The body and the heads of all tasks so far."""
+        later = parameters_of(*list(self.network.heads)[self.task + 1 :]) if self.network.multi_head else ()
+        idle = {*later, *self.projector.frozen_parameters}
+        return [p for p in self.network.parameters() if p not in idle and p.requires_grad]
+
+    def start(self, task: int) -> None:
+        subspaces: Any = self.memory.subspaces
+        ranks = {name: subspaces[name].rank for name in self.layers if subspaces[name].rank}
+        like = self.network.example
+        self.importance = {name: like.new_full((rank,), self.importance_start) for name, rank in ranks.items()}
+        self.velocity = {name: torch.zeros_like(s) for name, s in self.importance.items()}
+        super().start(task)
+
+    def refresh(self) -> None:
+        subspaces: Any = self.memory.subspaces
+        self.bases = {n: subspaces[n].basis.to(self.layers[n].view.weight) for n in vars(self).get("importance", {})}
+
+    def loss_at(self, weights: dict[nn.Parameter, Tensor], x: Tensor, labels: Tensor) -> Tensor:
+        """Returns the loss of examples of all tasks so far, with other weights in the place of some parameters."""
+        named = {f"network.{name}": weights[p] for name, p in self.network.named_parameters() if p in weights}
+        loss: Tensor = functional_call(self.mixed, named, (x, labels, self.task + 1))
+        return loss
+
+    def inside(self, name: str, gradients: list[Tensor], importance: Tensor) -> list[Tensor]:
+        """Returns g·M·Λ·Mᵀ for the gradients of a layer's parameters."""
+        layer, M = self.layers[name], self.bases[name]
+        return layer.tensors(((layer.matrix(gradients) @ M) * torch.sigmoid(TEMPERATURE * importance)) @ M.mT)
+
+    def climbed(self, x: Tensor, labels: Tensor, importance: dict[str, Tensor]) -> dict[nn.Parameter, Tensor]:
+        """Returns θ'."""
+        weights: dict[nn.Parameter, Tensor] = {p: p for name in importance for p in self.layers[name].parameters}
+        halves = [2 * [rows] if len(x) < 2 * LEAST_HALF else rows.chunk(2) for rows in (x, labels)]
+        for part, own in zip(*halves, strict=True) if weights else ():
+            loss = self.loss_at(weights, part, own)
+            found = torch.autograd.grad(loss, list(weights.values()), create_graph=self.second_order)
+            gradients = dict(zip(weights, found, strict=True))
+            for name, s in importance.items():
+                parameters = self.layers[name].parameters
+                uphill = self.inside(name, [gradients[p] for p in parameters], s)
+                weights |= {p: weights[p] + self.ascent * step for p, step in zip(parameters, uphill, strict=True)}
+        return weights
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        labels = self.mixed.labels(y, self.task)
+        remembered, their_labels = self.buffer.draw(len(y))
+        importance = {name: s.detach().requires_grad_() for name, s in self.importance.items()}
+        weights = self.climbed(x, labels, importance)
+        loss = self.loss_at(weights, torch.cat([x, remembered]), torch.cat([labels, their_labels]))
+        parameters = self.parameters
+        found = torch.autograd.grad(loss, [*parameters, *importance.values()])
+        gradients: dict[Tensor, Tensor] = dict(
+            zip(parameters, clipped(list(found[: len(parameters)]), self.clip), strict=True)
+        )
+        for name, s in self.importance.items():
+            own = self.layers[name].parameters
+            for p, part in zip(own, self.inside(name, [gradients[p] for p in own], s), strict=True):
+                gradients[p] = gradients[p] - part
+        self.apply_gradients(gradients)
+        for s, v, g in zip(self.importance.values(), self.velocity.values(), found[len(parameters) :], strict=True):
+            s.sub_(v.mul_(MOMENTUM).add_(g), alpha=self.importance_lr)
+        self.buffer.offer(x, labels)
+        return loss.detach()
+
+    def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
+        Method.apply_gradients(self, gradients)  # nothing is held: Λ is soft, and replay remembers too
+
+    def on_epoch_end(self) -> None:
+        """Λ is soft, so there is nothing to restore."""
+
+    def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
+        subspaces: Any = self.memory.subspaces
+        for name, s in self.importance.items():
+            subspaces[name].weights = torch.sigmoid(TEMPERATURE * s)
+        x, labels = self.buffer.draw(self.samples)
+        super().finish(task, Split.of(x, labels), forward)
+
+    def renew(self, inputs: TaskInputs, threshold: float) -> None:
+        """Replaces M by the fewest directions that hold the share ε of the energy of the buffer's examples (Eq. 5)."""
+        subspace = inputs.subspace
+        subspace.load({"basis": subspace.basis[:, :0]})
+        subspace.weights = subspace.weights  # keeps directions and not their complement
+        subspace.grow(inputs.energy, threshold, self.rank_rule)
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.buffer.nbytes

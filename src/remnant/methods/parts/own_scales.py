@@ -1,0 +1,87 @@
+"""Gradient projection whose tasks scale weights for themselves inside the remembered subspaces (see `scaled`)."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from remnant.data import Split, Stream, Task
+from remnant.memory import parse_threshold
+from remnant.models import Network
+
+from ..gpm import Forward, GradientProjection
+from .scaled import ScaledLayer, ScaleMatrices, Scaling, adding
+
+
+class OwnScales(GradientProjection):
+    """Each task computes with W + W·B·D·Bᵀ and trains its own D beside W. A subclass says which B a task has, in `scalings`.
+
+    The layers to scale are given by patterns (`scaled`). Test examples need their task, which selects D, also where all tasks
+    share a head.
+    """
+
+    def __init__(self, network: Network, *, scaled: Sequence[str] = ("*",), **options: Any) -> None:
+        super().__init__(network, **options)
+        self.energy_share = parse_threshold(self.threshold).for_layers(list(self.memory.subspaces))
+        chosen = [name for name in self.memory.subspaces if any(fnmatchcase(name, each) for each in scaled)]
+        modules = dict(network.named_modules())
+        found = {name: ScaledLayer.of(modules.get(name)) for name in chosen}
+        self.layers = {name: layer for name, layer in found.items() if layer is not None}
+        self.tasks: Sequence[Task] = ()
+        self.base_size = sum(p.numel() for p in network.parameters())
+        self.scales = network.scales = ScaleMatrices(network.example)
+
+    def curriculum(self, stream: Stream) -> Sequence[Task]:
+        self.tasks = stream.tasks  # a task's examples are looked at before its first step
+        return super().curriculum(stream)
+
+    @abstractmethod
+    def scalings(self, task: int) -> dict[ScaledLayer, Scaling]:
+        """Returns how a task scales its layers."""
+
+    def scaled(self, task: int) -> AbstractContextManager[None]:
+        """Inside the block, the network has the weights of a task."""
+        return adding(self.scalings(task))
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The task's parameters with its own D."""
+        others = {D for name, D in self.scales.items() if not name.startswith(scale_name(self.task))}
+        return [p for p in super().parameters if p not in others]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        with self.scaled(self.task):
+            return super().loss(x, y)
+
+    logits_recordable = True
+
+    def logits(self, x: Tensor, task: int) -> Tensor:
+        with self.scaled(task):
+            return super().logits(x, task)
+
+    @torch.no_grad()
+    def forward(self, task: int) -> Forward:
+        """Returns the function that runs the network with the weights of a task."""
+        own = self.scalings(task)
+
+        def run(network: nn.Module, x: Tensor) -> object:
+            with adding(own):
+                return network(x, task)
+
+        return run
+
+    def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
+        super().finish(task, train, forward or self.forward(task))
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(int(D.nbytes) for D in self.scales.values())
+
+
+def scale_name(task: int, layer: str = "", old: int | str = "") -> str:
+    """The name of a D, or the beginning of all those of a task. The name of a parameter has no dots."""
+    return f"{task} {layer.replace('.', '/')} {old}" if layer else f"{task} "
