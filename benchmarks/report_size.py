@@ -1,4 +1,4 @@
-"""How long a report of many runs takes, how much memory it needs, and how large its page is.
+"""How long a report of many runs takes, how much memory it needs, how large its page is, and how fast Chromium opens it.
 
 python benchmarks/report_size.py --settings 200 --seeds 5
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,6 +33,22 @@ def make_runs(root: Path, settings: int, seeds: int) -> None:
                     shutil.copy(made.path / name, copy / name)
 
 
+def opening_times(page: Path, profile: Path, times: int = 3) -> list[float]:
+    """Seconds from the navigation until the page is drawn. The first one is of a browser that has just started."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "report"))
+    from browser import Browser
+
+    browser, found = Browser(profile), []
+    for _ in range(times):
+        browser.open("about:blank")
+        start = time.perf_counter()
+        browser.open(page.as_uri())
+        browser.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        found.append(time.perf_counter() - start)
+    browser.close()
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=int, default=200)
@@ -44,8 +61,10 @@ def main() -> None:
         content = write_report([runs], report)
         seconds, busy = time.perf_counter() - start, time.process_time() - thread
         page = (report / "index.html").stat().st_size / 1e6
+        opened = opening_times(report / "index.html", Path(folder) / "profile")
     print(f"{len(content.collection.reading.runs):,} runs, {len(content.drawings):,} figures")
     print(f"{seconds:.1f} s ({busy:.1f} s of one core), a page of {page:.1f} MB")
+    print(f"opened in {', '.join(f'{each:.2f}' for each in opened)} s")
     print(f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB of memory")
 
 

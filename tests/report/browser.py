@@ -26,8 +26,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), "ArrowDown": (40, ""), "ArrowRight": (39, "")}
-KEYS |= {"ArrowUp": (38, ""), "ArrowLeft": (37, "")}
+KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), "/": (191, "/")}
 # Chromium reads commands from descriptor 3 and writes to 4.
 START = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execvp(sys.argv[3], sys.argv[3:])"
@@ -107,6 +106,7 @@ class Browser:
         self.run(
             f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', behavior: 'instant'}})"
         )
+        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # it may lay out more
         x, y = self.run(
             f"(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector({json.dumps(selector)})"
             ".getBoundingClientRect())"

@@ -196,8 +196,8 @@ def test_the_picture_draws_every_seed_and_describes_itself(tmp_path: Path) -> No
     assert [len(row["seeds"]) for row in drawing.data["rows"]] == [2, 2, 1]
     assert drawing.data["rows"][2]["interval"] == []
     assert "GPM 85.0 %; ER 45.0 %; EWC 30.0 %" in drawing.alt
-    svg, png = drawing.render()
-    assert png.startswith(b"\x89PNG")
-    assert "GPM *" in svg
+    files = drawing.render()
+    assert (files["png"][:4], files["pdf"][:4]) == (b"\x89PNG", b"%PDF")
+    assert b"GPM *" in files["svg"]
     alone = made(tmp_path / "alone", {"gpm": (0.9,)}).comparisons[0]
-    assert "difference" not in comparison_drawing(alone).render()[0]
+    assert b"difference" not in comparison_drawing(alone).render()["svg"]

@@ -1,6 +1,7 @@
 """Commands that compare runs: `compare` and `report`, and the table after several methods in one `remnant run`."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,10 @@ from typer import Argument, Exit, Option
 from remnant.errors import UserError
 
 from .app import app, err, print_error, print_text
-from .runs import for_each
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
-    from remnant.report import Compared
+    from remnant.report import Compared, Content
 
 
 @app.command()
@@ -49,17 +49,40 @@ def compare(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path] | None, Argument(help="Folders with run folders in them.")] = None,
+    folders: Annotated[
+        list[Path] | None, Argument(help="Folders with run folders in them. Default: runs, or else results.")
+    ] = None,
     output: Annotated[Path, Option("--output", "-o", help="The folder of the report.")] = Path("report"),
     docs: Annotated[Path | None, Option(help="Also write results.md and its figures to this folder.")] = None,
+    watch: Annotated[bool, Option("--watch", help="Serve the page here, and update it as runs write.")] = False,
+    port: Annotated[int, Option(help="The port of --watch on 127.0.0.1. 0 picks a free one.", min=0, max=65535)] = 8484,
 ) -> None:
-    """Write a page with all tables and figures. Each is also a file: SVG, PNG, Markdown, CSV, LaTeX.
+    """Write a page with all runs, tables and figures. Each is also a file: SVG, PDF, PNG, Markdown, CSV, LaTeX.
 
-    Example: remnant report results runs -o report
+    Example: remnant report runs -o report
     """
-    from remnant.report import write_report
+    from remnant.report import naming_missing_packages, write_report
 
-    content = write_report(folders or [Path("results")], output, docs)
+    roots = folders or [Path("runs") if Path("runs").is_dir() else Path("results")]
+    if watch and docs:
+        raise UserError("--watch writes no --docs. Leave one of them out.")
+    if not watch:
+        print_report(write_report(roots, output, docs), output)
+        return
+
+    def started(address: str, content: "Content") -> None:
+        print_report(content, output)
+        print_text(f"Serving {address} to this machine. Ctrl-C ends it.")
+
+    with suppress(KeyboardInterrupt), naming_missing_packages("The report"):
+        from remnant.report import watch_report
+
+        watch_report(roots, output, port, started, print_error)
+    print_text("Stopped. The report stays as it is.")
+
+
+def print_report(content: "Content", output: Path) -> None:
+    """Names damaged runs, and counts what the report shows."""
     reading, unfinished = content.collection.reading, len(content.unfinished)
     for path, problem in reading.damaged:
         print_error(f"{path}: {problem}", "Left out", "yellow")
@@ -97,9 +120,10 @@ def run_several(plans: Sequence["Plan"], quiet: bool, log: str = "") -> None:
     from remnant.experiments.runs import RunFolder
     from remnant.report import compare_runs
 
-    from .progress import run_plan
+    from .progress import run_plans
 
-    complete = for_each(plans, lambda plan: run_plan(plan, quiet, log))
+    named = {plan.settings.method: plan for plan in plans}
+    complete = run_plans(plans[0].settings.benchmark, named, quiet, log, results=False)
     found = [RunFolder.find(plan.root, plan.settings, seed) for plan in plans for seed in plan.seeds]
     if finished := [folder.path for folder in found if folder is not None and folder.finished]:
         print_comparison(compare_runs(finished))

@@ -27,7 +27,7 @@ def show(run: Run) -> None:
     record = found.record
     state = "finished" if record.result else "unfinished"
     print_text(f"{record.benchmark} · {record.method} · seed {record.seed} · {state}", style="bold")
-    print_text(f"in {found.folder.path}\n", style="dim")
+    print_text(f"in {found.record.folder.path}\n", style="dim")
     print_rows("", found.settings(), ("setting", "value", "from"), lambda cell: "yellow" if cell == "changed" else "")
     print_text("")
     print_rows("", found.environment(), ("environment", "value"))
@@ -56,7 +56,7 @@ def diff(first: Run, second: Run) -> None:
 
     a, b = open_run(first), open_run(second)
     for name, run in (("first", a), ("second", b)):
-        print_text(f"{name}: {run.record.benchmark} · {run.record.method} · {run.folder.path}")
+        print_text(f"{name}: {run.record.benchmark} · {run.record.method} · {run.record.folder.path}")
     for heading, rows in difference(a, b).items():
         print_text("")
         if rows:

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from .content import Content
     from .one_run import open_run
     from .two_runs import difference, matrix_difference
+    from .watch import watch_report
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "Compared": ".comparison",
+            "Content": ".content",
             "compare_runs": ".comparison",
             "comparison_rows": ".comparison_files",
             "comparison_text": ".comparison_files",
@@ -28,11 +30,13 @@ else:
             "matrix_difference": ".two_runs",
             "open_run": ".one_run",
             "save_comparison": ".comparison_files",
+            "watch_report": ".watch",
         },
     )
 
 __all__ = [
     "Compared",
+    "Content",
     "compare_runs",
     "comparison_rows",
     "comparison_text",
@@ -41,6 +45,7 @@ __all__ = [
     "naming_missing_packages",
     "open_run",
     "save_comparison",
+    "watch_report",
     "write_report",
 ]
 

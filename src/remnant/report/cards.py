@@ -1,4 +1,4 @@
-"""A card for each benchmark, at the top of the page: the best method, by how much, and how certain that is."""
+"""A card for each benchmark, at the top of docs/results.md: the best method, by how much, and how certain that is."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,6 @@ class Card(NamedTuple):
     certainty: str = ""
     paper: str = ""
     bound: str = ""
-    best: tuple[str, ...] = ()  # the key of the best variant, if there is another to compare it with
 
 
 def make_card(collection: Collection, benchmark: str) -> Card:
@@ -41,7 +40,7 @@ def make_card(collection: Collection, benchmark: str) -> Card:
     if others:
         margin, certainty = _lead(best, others[0])
     winner = method_title(best.method), _percent(best.acc), best.seed_count
-    return Card(title, *winner, margin, certainty, _against_paper(best), bound, best.key if others else ())
+    return Card(title, *winner, margin, certainty, _against_paper(best), bound)
 
 
 def _lead(best: Variant, second: Variant) -> tuple[str, str]:

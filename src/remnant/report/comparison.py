@@ -133,10 +133,11 @@ def compare_runs(roots: Sequence[Path], benchmark: str | None = None) -> Compare
     if benchmark is not None and benchmark not in found:
         raise UserError(f"{where} holds no finished run of '{benchmark}'. {did_you_mean(benchmark, found)}")
     chosen = [variant for variant in variants if benchmark in (None, variant.benchmark)]
-    return Compared(tuple(_comparisons(chosen)), reading)
+    return Compared(tuple(comparisons(chosen)), reading)
 
 
-def _comparisons(variants: Sequence[Variant]) -> Iterator[Comparison]:
+def comparisons(variants: Sequence[Variant]) -> Iterator[Comparison]:
+    """One comparison for each stream. A variant without a finished run has no figures, and comes last."""
     streams = [(variant.benchmark, stream_changes(variant)) for variant in variants]
     order = list(dict.fromkeys(variant.benchmark for variant in variants))
     pairs = sorted(zip(streams, variants, strict=True), key=lambda pair: (order.index(pair[0][0]), pair[0][1]))
@@ -165,7 +166,7 @@ def _rows(variants: Sequence[Variant]) -> list[Row]:
         Row(variant, _changes(variant), {name: estimates[name][place] for name in MEASURES})
         for place, variant in enumerate(variants)
     ]
-    return sorted(rows, key=lambda row: (row.bound, -(row.estimates["acc"].value.mean or 0.0)))
+    return sorted(rows, key=lambda row: (not row.variant.runs, row.bound, -(row.estimates["acc"].value.mean or 0.0)))
 
 
 def _changes(variant: Variant) -> tuple[str, ...]:

@@ -142,14 +142,13 @@ def _document(grid: Grid, form: str) -> str:
 
 
 def save_comparison(compared: Compared, folder: Path) -> list[Path]:
-    """Writes the table in every format, and a picture of each stream as SVG and PNG. Returns their paths."""
+    """Writes the table in every format, and a picture of each stream as SVG, PDF and PNG. Returns their paths."""
     from .figures import comparison_drawing
 
     contents = {f"comparison.{ending}": comparison_text(compared, form).encode() for form, ending in FORMATS.items()}
     for comparison in compared.comparisons:
-        svg, png = comparison_drawing(comparison).render()
         name = slug(comparison.benchmark, *comparison.stream)
-        contents |= {f"{name}.svg": svg.encode(), f"{name}.png": png}
+        contents |= {f"{name}.{ending}": data for ending, data in comparison_drawing(comparison).render().items()}
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, data in contents.items():

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .cards import Card, make_card
-from .figures import Drawing, make_sections, variant_drawings
+from .comparison import Comparison, comparisons
+from .figures import Drawing, make_sections
 from .grid import Grid
 from .names import expected_methods, run_command, title_of
+from .one_run import OneRun
 from .records import read_runs
 from .tables import all_grids
-from .variants import Collection, Variant, collect
-
-MOST_DRAWN = 8  # settings of a method on a benchmark that have figures: those of a large sweep would take minutes
+from .variants import Collection, collect
 
 
 class Content(NamedTuple):
@@ -20,15 +20,15 @@ class Content(NamedTuple):
 
     collection: Collection
     cards: list[Card]
-    details: list[list[tuple[Variant, list[Drawing]]]]  # all settings with which one method was run on one benchmark
+    comparisons: list[Comparison]
+    runs: list[OneRun]  # in the order of the collection's variants
     grids: list[Grid]
     sections: dict[str, list[Drawing]]
 
     @property
     def drawings(self) -> dict[str, Drawing]:
         """Every figure once, by name."""
-        groups = [*self.sections.values(), *(drawings for variants in self.details for _, drawings in variants)]
-        return {drawing.name: drawing for drawings in groups for drawing in drawings}
+        return {drawing.name: drawing for drawings in self.sections.values() for drawing in drawings}
 
     @property
     def missing(self) -> list[str]:
@@ -61,8 +61,6 @@ def make_content(roots: Sequence[Path]) -> Content:
     """Reads all runs below these folders, and makes every table and figure of them."""
     collection = collect(read_runs(roots))
     cards = [make_card(collection, benchmark) for benchmark in collection.benchmarks]
-    details = [
-        [(v, variant_drawings(collection, v) if place < MOST_DRAWN else []) for place, v in enumerate(group)]
-        for group in collection.by_method()
-    ]
-    return Content(collection, cards, details, all_grids(collection), make_sections(collection))
+    runs = [OneRun(record, variant) for variant in collection.variants for record in variant.all_runs]
+    compared = list(comparisons(collection.variants))
+    return Content(collection, cards, compared, runs, all_grids(collection), make_sections(collection))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
@@ -10,7 +11,7 @@ from remnant.errors import RunError
 from remnant.evaluation import Spread
 from remnant.experiments.runs import RunFolder, check_files, is_being_written, run_folders
 
-from .comparison import MEASURES, NAMES
+from .comparison import MEASURES, NAMES, Measure
 from .records import Reading, RunRecord, read_run
 from .variants import Variant, collect, command_for, flatten
 
@@ -25,20 +26,37 @@ SWITCHES = {"deterministic": ("--deterministic", False), "tf32": ("--no-tf32", T
 class OneRun:
     """A run folder and everything that was measured in it."""
 
-    folder: RunFolder
     record: RunRecord
-    variant: Variant  # of this seed alone
-    remarks: tuple[str, ...]
+    variant: Variant
+    remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def under_way(self) -> bool:
+        """Whether a process is writing to it now."""
+        return self.record.result is None and is_being_written(self.record.folder.path)
+
+    @property
+    def state(self) -> str:
+        return "finished" if self.record.result else "under way" if self.under_way else "unfinished"
+
+    @property
+    def id(self) -> str:
+        """Its name in the address of the page."""
+        return f"{self.variant.id}/{self.record.seed}"
 
     @property
     def command(self) -> str:
         """The command that makes the run again; empty if no recipe leads to its settings."""
         command = command_for(self.variant, [self.record.seed])
-        execution = self.folder.execution() or {}
+        execution = self.record.folder.execution() or {}
         for name, (switch, usual) in SWITCHES.items():
             command += f" {switch}" * (command != "" and execution.get(name, usual) != usual)
         steps = execution.get("steps", "auto")
         return command if steps == "auto" or not command else f"{command} --steps {steps}"
+
+    def text(self, measure: Measure) -> str:
+        """A figure of the run; a dash if the run is unfinished."""
+        return measure.text(Spread(measure.of(self.record) if self.record.result else None)).replace("-", "−")
 
     def settings(self) -> Rows:
         """Every setting of the run, and whether it is the recipe's."""
@@ -84,16 +102,20 @@ class OneRun:
         return [{name: row.get(name, "") for name in names} for row in rows]
 
     def warnings(self) -> list[str]:
-        """What a reader of the result should know."""
-        return [*self.remarks, *self._state(), *self._code(), *self._measurements()]
+        """What a reader of the result should know, and what the run and the user's own files are like now."""
+        return [*self.remarks, *self._state(), *self.lasting_warnings()]
+
+    def lasting_warnings(self) -> list[str]:
+        """What a reader of the result should know, read from the run's own files alone."""
+        return [*self._code(), *self._measurements()]
 
     def _state(self) -> Iterator[str]:
-        if is_being_written(self.folder.path):
+        if self.under_way:
             yield f"A process is writing to it; {self.record.progress}."
         elif self.record.result is None:
-            yield f"It is unfinished: {self.record.progress}. remnant resume {self.folder.path} continues it."
+            yield f"It is unfinished: {self.record.progress}. remnant resume {self.record.folder.path} continues it."
         try:
-            check_files(self.folder)
+            check_files(self.record.folder)
         except RunError as error:
             yield str(error)
 
@@ -119,7 +141,7 @@ def open_run(path: Path) -> OneRun:
     remarks: list[str] = []
     record = read_run(folder.path, str(folder.path), remarks)
     (variant,) = collect(Reading((record,), (), (), {})).variants
-    return OneRun(folder, record, variant, tuple(remarks))
+    return OneRun(record, variant, tuple(remarks))
 
 
 def curve(values: Sequence[float | None], scale: float = 1.0, places: int = 3) -> str:

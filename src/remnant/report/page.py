@@ -5,26 +5,33 @@ The same runs give the same bytes, so anyone can check whether a report is out o
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from html import escape
-from itertools import chain
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from remnant import __version__
-from remnant.files import explained, write
+from remnant.files import explained, to_json, write
 
+from .comparison import MEASURES
+from .comparison_files import comparison_grid
 from .content import Content, make_content
-from .figures import Drawing
-from .grid import Cell, Number, cell_text, number, to_csv
-from .names import BOUNDS, TEXTS, benchmark_title, expected_methods, in_order, method_title
+from .figures import Drawing, look_number
+from .grid import Cell, Number, cell_text, to_csv
+from .names import TEXTS, benchmark_title, method_title
+from .one_run import OneRun
+from .page_data import page_data
 from .tables import PAPER_RANKS
-from .variants import flatten
+
+# The page may run its own style and script, and load nothing.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+Rendered = dict[str, dict[str, bytes]]  # the files of figures by their digests
 
 INDEX, NOTES, WRITTEN = "index.html", "results-notes.md", ".written-by-remnant-report.json"
 # Names of files, which never change, so that README.md can show them. The names of their drawings start with them.
@@ -33,27 +40,36 @@ DOCS_FIGURES = ("first-task-pmnist", "first-task-split-cifar100", "trade-off-spl
 
 def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Content:
     content = make_content(roots)
-    drawn = {name: drawing.render() for name, drawing in content.drawings.items()}
-    svgs = {name: svg for name, (svg, _) in drawn.items()}
-    contents: dict[str, bytes] = {INDEX: render_page(content, svgs).encode()}
-    for name, (svg, png) in drawn.items():
-        contents |= {f"figures/{name}.svg": svg.encode(), f"figures/{name}.png": png}
-    for grid in content.grids:
-        texts = {"csv": to_csv(grid), "tex": render("table.tex.jinja", grid=grid)}
-        texts["md"] = f"# {grid.title}\n\n{render('table.md.jinja', grid=grid)}"
-        contents |= {f"tables/{grid.name}.{ending}": text.encode() for ending, text in texts.items()}
-    _replace(target, contents)
+    contents = report_files(content, {})
+    replace_report(target, contents)
     if docs is not None:
         notes = (docs / NOTES).read_text(encoding="utf-8") if (docs / NOTES).is_file() else ""
         with explained(docs / "figures"):
             (docs / "figures").mkdir(parents=True, exist_ok=True)
         write(docs / "results.md", render_docs(content, notes).encode())
         for name, drawing in docs_figures(content).items():
-            write(docs / "figures" / f"{name}.svg", svgs[drawing.name].encode())
+            write(docs / "figures" / f"{name}.svg", contents[f"figures/{drawing.name}.svg"])
     return content
 
 
-def _replace(target: Path, contents: Mapping[str, bytes]) -> None:
+def report_files(content: Content, rendered: Rendered) -> dict[str, bytes]:
+    """The files of a report by their paths. Figures in `rendered` are not drawn again; afterwards it holds this report's."""
+    drawn = {drawing.digest: drawing for drawing in content.drawings.values()}
+    for digest in rendered.keys() - drawn:
+        del rendered[digest]
+    rendered |= {digest: drawing.render() for digest, drawing in drawn.items() if digest not in rendered}
+    svgs = {drawing.name: rendered[digest]["svg"].decode() for digest, drawing in drawn.items()}
+    contents: dict[str, bytes] = {INDEX: render_page(content, svgs).encode()}
+    for digest, drawing in drawn.items():
+        contents |= {f"figures/{drawing.name}.{ending}": data for ending, data in rendered[digest].items()}
+    for grid in content.grids:
+        texts = {"csv": to_csv(grid), "tex": render("table.tex.jinja", grid=grid)}
+        texts["md"] = f"# {grid.title}\n\n{render('table.md.jinja', grid=grid)}"
+        contents |= {f"tables/{grid.name}.{ending}": text.encode() for ending, text in texts.items()}
+    return contents
+
+
+def replace_report(target: Path, contents: Mapping[str, bytes]) -> None:
     """Writes the files, and removes those that only the previous report had. Other files are not touched."""
     folders = [target / "figures", target / "tables"]
     with explained(target / INDEX):
@@ -71,21 +87,30 @@ def _replace(target: Path, contents: Mapping[str, bytes]) -> None:
 
 def render_page(content: Content, svgs: Mapping[str, str]) -> str:
     """Renders index.html. `svgs` are the drawings of `content` by name."""
-    shown: Counter[str] = Counter()
 
     def inline(drawing: Drawing) -> Markup:
-        name = drawing.name
-        shown[name] += 1
-        svg = re.sub(r"<style>.*?</style>", "", svgs[name], count=1)  # the page has its own style
-        if shown[name] > 1:  # a figure that is shown twice needs other ids
-            svg = re.sub(rf'(id="|#){re.escape(name)}-', rf"\g<1>{name}-{shown[name]}-", svg)
-        return Markup(svg)
+        return Markup(re.sub(r"<style>.*?</style>", "", svgs[drawing.name], count=1))  # the page has its own style
 
-    # The matrix has all benchmarks and methods that were run or that the paper's tables have.
-    expected, collection = expected_methods(), content.collection
-    benchmarks = in_order("benchmarks", [*expected, *collection.benchmarks])
-    methods = in_order("methods", [*chain(*expected.values()), *collection.methods])
-    values = {"benchmarks": benchmarks, "methods": methods, "expected": expected, "bounds": BOUNDS}
+    templates = files("remnant.report") / "templates"
+    collection = content.collection
+    by_variant: dict[str, list[OneRun]] = {}
+    for run in content.runs:
+        by_variant.setdefault(run.variant.id, []).append(run)
+    scripts = sorted((templates / "script").iterdir(), key=lambda file: file.name)
+    values = {
+        "data": Markup(to_json(page_data(content.runs), separators=(",", ":")).decode().replace("<", "\\u003c")),
+        "style": Markup((templates / "style.css").read_text(encoding="utf-8")),
+        "script": Markup("\n".join(file.read_text(encoding="utf-8") for file in scripts)),
+        "by_variant": by_variant,
+        "choices": {
+            "benchmark": {name: benchmark_title(name) for name in collection.benchmarks},
+            "method": {name: method_title(name) for name in collection.methods},
+            "state": {state: state for state in dict.fromkeys(run.state for run in content.runs)},
+        },
+        "policy": Markup(POLICY),
+        "measures": MEASURES,
+        "grid_of": comparison_grid,
+    }
     page = render("index.html.jinja", content=content, svg=inline, version=__version__, **values)
     return re.sub(r"\n\s*\n+", "\n", page)
 
@@ -122,6 +147,6 @@ def render(template: str, **values: Any) -> str:
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     options |= {"keep_trailing_newline": True, "autoescape": select_autoescape(["html.jinja"])}
     environment = Environment(loader=PackageLoader("remnant.report"), **options)
-    environment.filters |= {"text": cell_text, "escaped": escape_markdown, "latex": to_latex, "number": number}
-    environment.filters |= {"method": method_title, "benchmark": benchmark_title, "flatten": flatten}
+    environment.filters |= {"text": cell_text, "escaped": escape_markdown, "latex": to_latex}
+    environment.filters |= {"method": method_title, "benchmark": benchmark_title, "look": look_number, "address": quote}
     return environment.get_template(template).render(**values)

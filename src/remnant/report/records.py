@@ -16,11 +16,24 @@ Timings = tuple[Mapping[str, Timing], str]  # of the methods that `remnant repro
 class RunRecord(RunContents):
     """The contents of a run folder, and which run it is. `path` is relative to the folder that the report reads."""
 
+    folder: RunFolder
     path: str
-    benchmark: str
-    method: str
-    seed: int
-    settings: Mapping[str, Any]
+
+    @property
+    def benchmark(self) -> str:
+        return self.folder.benchmark
+
+    @property
+    def method(self) -> str:
+        return self.folder.method
+
+    @property
+    def seed(self) -> int:
+        return self.folder.seed
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.folder.settings
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -33,6 +46,26 @@ class RunRecord(RunContents):
     @property
     def progress(self) -> str:
         return f"{self.learned} of {self.matrix.tasks} tasks done" if self.matrix else "no task done"
+
+    @property
+    def position(self) -> str:
+        """The task and the epoch that an unfinished run has reached."""
+        tasks, epochs = self.matrix and self.matrix.tasks, self.settings.get("training", {}).get("epochs")
+        task, epoch = self._reached
+        return f"task {task + 1}{f' of {tasks}' if tasks else ''}, epoch {epoch}{f' of {epochs}' if epochs else ''}"
+
+    @property
+    def share_done(self) -> float:
+        """The share of all tasks and epochs that an unfinished run has learned, if no task stops early."""
+        task, epoch = self._reached
+        epochs = self.settings.get("training", {}).get("epochs") or epoch or 1
+        return round((task + min(epoch / epochs, 1)) / self.matrix.tasks, 3) if self.matrix else 0.0
+
+    @property
+    def _reached(self) -> tuple[int, int]:
+        """The task, counted from 0, and the epoch of the last line of metrics, or the start of the next task."""
+        last = self.metrics[-1] if self.metrics else {"task": 0, "epoch": 0}
+        return (last["task"], last["epoch"]) if last["task"] >= self.learned else (self.learned, 0)
 
 
 class Damaged(NamedTuple):
@@ -79,8 +112,7 @@ def read_runs(roots: Sequence[Path]) -> Reading:
 def read_run(path: Path, shown: str, remarks: list[str]) -> RunRecord:
     """Reads one run. If its settings were edited, adds a remark."""
     folder = RunFolder.open(path)
-    names: dict[str, Any] = {"benchmark": folder.benchmark, "method": folder.method, "seed": folder.seed}
-    run = RunRecord(**vars(folder.read()), **names, path=shown, settings=folder.settings)
+    run = RunRecord(**vars(folder.read()), folder=folder, path=shown)
     if run.digest != folder.digest:
         remarks.append(
             f"{shown}: the settings were edited after the run had begun (their digest is {run.digest}, not "

@@ -52,9 +52,9 @@ class Variant:
         return slug(*self.key)
 
     @property
-    def anchor(self) -> str:
-        """The HTML id of the method's details. Variants of a method share them."""
-        return f"run-{slug(self.benchmark, self.method)}"
+    def id(self) -> str:
+        """Its name in the address of the page."""
+        return "/".join(self.key)
 
     @property
     def title(self) -> str:
@@ -84,14 +84,6 @@ class Variant:
     bwt_points = _over_seeds("bwt", 100)
     learning_accuracy = _over_seeds("learning_accuracy", 100)  # in per cent
     memory_bytes = _over_seeds("memory_bytes")
-
-    def mean_matrix(self) -> list[list[float | None]] | None:
-        """R[t, i] in per cent, as the mean over seeds; None if there is no R, or if seeds differ in the number of tasks."""
-        matrices = [run.matrix.values for run in self.runs if run.matrix is not None]
-        if not matrices or len({matrix.shape for matrix in matrices}) > 1:
-            return None
-        tasks = range(len(matrices[0]))
-        return [[Spread.of([float(m[t, i]) for m in matrices], 100).mean for i in tasks] for t in tasks]
 
     @cached_property
     def ranks(self) -> dict[str, NDArray[np.int64]]:

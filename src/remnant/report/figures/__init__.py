@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from ..names import in_order
 from ..variants import Collection
 from .comparison import comparison_drawing
-from .drawing import Drawing, digest_of
-from .methods import epoch_times, first_task, memory, trade_off
+from .drawing import COLOURS, INK, Drawing, digest_of
+from .methods import epoch_times, first_task, look_number, memory, trade_off
+from .ranks import rank_growth
 from .sweep import sweep_drawings
-from .variant import rank_growth, variant_drawings
 
-__all__ = ["Drawing", "comparison_drawing", "digest_of", "make_sections", "variant_drawings"]
+__all__ = ["COLOURS", "INK", "Drawing", "comparison_drawing", "digest_of", "look_number", "make_sections"]
 
 
 def make_sections(collection: Collection) -> dict[str, list[Drawing]]:

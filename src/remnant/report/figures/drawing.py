@@ -14,6 +14,7 @@ from typing import Any
 from matplotlib import rc_params_from_file, style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -54,19 +55,22 @@ class Drawing:
         text = json.dumps(rounded, sort_keys=True)
         return hashlib.sha256(f"{self.name}\n{self.title}\n{self.alt}\n{text}".encode()).hexdigest()[:16]
 
-    def render(self) -> tuple[str, bytes]:
-        """Draws an SVG, for a page or alone, and a PNG on white, for documents."""
+    def render(self) -> dict[str, bytes]:
+        """Draws an SVG, for a page or alone, and a PDF and a PNG on white, for documents. The keys are their endings."""
         with styled():
             figure = self.draw(self.data)
-            vector, pixels = io.StringIO(), io.BytesIO()
+            vector, paper, pixels = io.StringIO(), io.BytesIO(), io.BytesIO()
             # `savefig` would draw each of them twice, which takes twice the time.
             svg: Any = FigureCanvasSVG(figure)
             svg.print_svg(vector, metadata={"Date": None, "Creator": None})
-            figure.set_layout_engine("none")  # the layout is done: the PNG need not repeat it
-            figure.set(dpi=160, facecolor="white")
+            figure.set_layout_engine("none")  # the layout is done: the others need not repeat it
+            figure.set_facecolor("white")
+            pdf: Any = FigureCanvasPdf(figure)
+            pdf.print_pdf(paper, metadata={"CreationDate": None, "Creator": None, "Producer": None})
+            figure.set_dpi(160)
             png: Any = FigureCanvasAgg(figure)
             png.print_png(pixels, metadata={"Software": None})
-        return self._cleaned(vector.getvalue()), pixels.getvalue()
+        return {"svg": self._cleaned(vector.getvalue()).encode(), "pdf": paper.getvalue(), "png": pixels.getvalue()}
 
     def _cleaned(self, text: str) -> str:
         """Makes matplotlib's SVG smaller, gives it our attributes, and lets its colours follow the page."""

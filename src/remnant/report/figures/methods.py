@@ -20,10 +20,14 @@ TIMED_ALIKE, TIMED_IN_RUNS = TEXTS["times"]["alike"], TEXTS["times"]["in_runs"]
 LARGEST_RATIO = 30.0  # of two bars on a linear axis; beyond it, the axis is logarithmic
 
 
-def method_look(method: str) -> dict[str, Any]:
-    """The look of a method, which is the same in every figure."""
+def look_number(method: str) -> int:
+    """The number of a method's look, which is the same in every figure."""
     order = list(dict.fromkeys([*TEXTS["looks"]["order"], *TEXTS["methods"]]))
-    return look(order.index(method) if method in order else len(order) + sum(method.encode()) % 57)
+    return order.index(method) if method in order else len(order) + sum(method.encode()) % (77 - len(order))
+
+
+def method_look(method: str) -> dict[str, Any]:
+    return look(look_number(method))
 
 
 def _entry(variant: Variant, *, deviates: bool = True) -> dict[str, Any]:
