@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test fuzz lint types docs bench report constraints clean
+.PHONY: demo test fuzz lint types docs notebooks bench report constraints clean
 
 demo: $(INSTALLED)
 	@$(BIN)/remnant demo
@@ -39,7 +39,11 @@ report: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebooks: $(INSTALLED)
+	$(BIN)/pip install -q nbclient ipykernel
+	$(BIN)/python examples/make_notebooks.py
 
 # Installs the newest versions into a fresh environment and pins them. A local suffix (torch+cpu) depends on the index.
 constraints:

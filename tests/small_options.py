@@ -18,6 +18,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "dfgpm": {"threshold": {"value": 0.9}, "samples": 40},
     "dfsgp": {"threshold": {"value": 0.9}, "samples": 40},
     "dftrgp": {"threshold": {"value": 0.9}, "samples": 40, "trust": 0.1},
+    "cuber": {"threshold": {"value": 0.9}, "samples": 40, "trust": 0.1, "agreement": -1.0},
+    "fs-dgpm": {"threshold": {"value": 0.9}, "samples": 40, "memory": 20},
+    "adam-nscl": {"tolerance": 100.0, "samples": 40},
+    "api": {"threshold": {"value": 0.9}, "samples": 40, "room": 6, "aim": 1.0},
+    "rogo": {"threshold": {"value": 0.9}, "samples": 40},
+    "dfrogo": {"threshold": {"value": 0.9}, "samples": 40},
+    "code-cl": {"samples": 40, "free": 3, "alike": 0.0},
     "ewc": {"strength": 10.0, "fisher_batch": 4},
     "hat": {"s_max": 10.0},  # hard masks may leave none of two channels
     "er": {"memory": 20},

@@ -79,7 +79,7 @@ def test_runs_from_python(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_threshold_is_accepted() -> None:
-    (code,) = blocks("how-to.md", "Choose a threshold")
+    (code,) = blocks("your-loop.md", "Choose a threshold")
     model = nn.ModuleDict({"conv1": nn.Linear(4, 4), "fc": nn.Linear(4, 4)})
     execute(code, GPM=remnant.GPM, model=model)
 
@@ -93,7 +93,7 @@ def test_a_memory_is_saved_stepped_and_verified_as_shown() -> None:
     memory.consolidate([x])
     names = {"GPM": remnant.GPM, "torch": torch, "model": model, "memory": memory, "optimizer": optimizer}
     for heading in ("Save and continue", "A hand-written step", "Prove it"):
-        (code,) = blocks("how-to.md", heading)
+        (code,) = blocks("your-loop.md", heading)
         names = execute(code, **names, loss=model(x).square().mean(), step=optimizer.step, old_loader=[x])
         names = {key: names[key] for key in ("GPM", "torch", "model", "memory", "optimizer")}
     assert len(memory) == len(names["memory"]) == 1
@@ -136,8 +136,8 @@ def test_the_stream_of_ones_own_takes_its_seed_and_its_option() -> None:
     assert result(folder)["validation_acc"] is not None
 
 
-def test_the_optimiser_is_a_setting() -> None:
-    text = (DOCS / "how-to.md").read_text(encoding="utf-8").split("\n## Choose an optimiser\n")[1]
+def test_the_optimizer_is_a_setting() -> None:
+    text = (DOCS / "how-to.md").read_text(encoding="utf-8").split("\n## Choose an optimizer\n")[1]
     overrides = re.findall(r"--set (\S+)", text.split("```")[1])
     (folder,) = made(*overrides, *QUICK)
     assert folder.settings["optimizer"] == {"name": "adamw", "weight_decay": 0.05}
