@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from remnant.accelerated import FastestTrainer
 from remnant.accelerated.manual_backward import ManualBackwardSteps, is_linear_chain
 from remnant.data import Split
-from remnant.methods import METHODS, Finetune, GradientProjection, Method
+from remnant.methods import METHODS, Finetune, GradientProjection, Method, Recall
 from remnant.models import MLP
 from remnant.training import EagerSteps, Schedule, run_to_completion
 
@@ -62,6 +62,37 @@ def assert_same_steps(
 def test_a_hundred_steps_equal_eager_ones(method: str, classes: Any, tasks: int, dtype: torch.dtype) -> None:
     """Two epochs of 607 rows in batches of ten: sixty whole batches and one of seven rows."""
     assert_same_steps(lambda: learner(method, classes, dtype), split(dtype=dtype), 10, 2, tasks, dtype)
+
+
+class Phases(Recall):
+    """Trains a second epoch with the truncated network, as a run with `retrain=1` does."""
+
+    epochs = 0
+
+    def order(self, train: Split, batch: int) -> Tensor:
+        self.on_epoch_start(self.epochs, 2, 61)
+        self.epochs += 1
+        return super().order(train, batch)
+
+
+@pytest.mark.parametrize("private", [0, 3], ids=["shared weights", "own parts"])
+@pytest.mark.parametrize("tasks", [1, 2], ids=["first task", "second task"])
+@pytest.mark.parametrize("classes", [10, [10, 12]], ids=["one head", "two heads"])
+def test_recall_takes_the_same_steps_before_and_after_it_truncates(private: int, tasks: int, classes: Any) -> None:
+    made: list[Recall] = []
+
+    def make() -> Method:
+        network = learner("finetune", classes, torch.float64).network
+        made.append(Phases(network, lr=0.05, threshold={"value": 0.9}, samples=50, private=private, anneal=False))
+        assert is_linear_chain(made[-1])
+        return made[-1]
+
+    assert_same_steps(make, split(dtype=torch.float64), 10, 2, tasks, torch.float64)
+    for eager, ours in zip(*([*method.u.values(), *method.v.values()] for method in made), strict=True):
+        torch.testing.assert_close(eager, ours, **TOLERANCE[torch.float64])
+    assert all(method.rest for method in made)
+    trained = [bool(part.any()) for name, part in made[0].u.items() if name.startswith(f"{tasks - 1} ")]
+    assert trained == [True] * (len(made[0].layers) if private else 0)
 
 
 def test_joint_training_with_one_head_takes_the_same_steps() -> None:

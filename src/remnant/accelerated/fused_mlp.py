@@ -35,6 +35,7 @@ def fits(method: Method, batch: int) -> bool:
         and batch <= MOST_ROWS
         and method.device.type == "cuda"
         and all(p.dtype == torch.float32 and p.is_contiguous() for p in network.parameters())
+        and method.fast_form == "projected-sgd"
         and is_linear_chain(method)
     )
 

@@ -13,13 +13,16 @@ from remnant.methods import Method
 from remnant.models import MLP
 from remnant.training import Steps, Work
 
+FORMS = ("projected-sgd", "low-rank-sgd")
 WIDEST = 512
 STEPS_TOGETHER = 50  # steps whose rows are fetched at once: few enough to stay in the cache
 relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 def is_linear_chain(method: Method) -> bool:
-    """Whether each step is W ← W − lr·δᵀ·(x·P) for every layer, with a matrix P that is fixed within a task (Eq. 6–7).
+    """Whether each step is W ← W − lr·δᵀ·(x·P) for every layer, with a matrix P that is fixed within an epoch (Eq. 6–7).
+
+    A layer may compute with W + U·V, where U and V follow their own gradients ("low-rank-sgd").
 
     Layers wider than `WIDEST` are left to autograd: there, matrix products dominate, and its overhead does not matter.
     """
@@ -27,7 +30,7 @@ def is_linear_chain(method: Method) -> bool:
     return (
         type(method.network) is MLP
         and all(name.endswith("weight") and p.requires_grad and len(p) <= WIDEST for name, p in parameters.items())
-        and method.fast_form == "projected-sgd"
+        and method.fast_form in FORMS
         and method.uses_plain_sgd
     )
 
@@ -43,7 +46,8 @@ class LinearChain:
         self.weights: list[Tensor] = [
             layer.weight.detach() for layer in (*network.hidden, network.head_of(method.task))
         ]
-        projections = method.layer_projections()
+        projections, low_rank = method.layer_projections(), method.low_rank_parts()
+        self.low_rank = [low_rank.get(name) for name in names]
         first, *self.projections = (projections.get(name) for name in names)  # None: the whole gradient is used
         self.x, self.y = train.x.flatten(1).contiguous(), train.y
         with full_precision(self.x.device):  # the projection removes most of an input, so rounding would weigh more
@@ -55,15 +59,21 @@ class ManualBackwardSteps(Steps):
 
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)
-        chain = LinearChain(method, train)
-        self.loss = torch.zeros((), dtype=chain.x.dtype)
-        sizes = ((batch, self.whole_batches), (self.tail, 1))
+        self.loss = torch.zeros((), dtype=train.x.dtype)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Reads the tensors of the step."""
+        chain, sizes = LinearChain(self.method, self.train), ((self.batch, self.whole_batches), (self.tail, 1))
         self.buffers = {rows: _Buffers(chain, rows, steps) for rows, steps in sizes if rows * steps}
+        self.version = self.method.step_version
 
     def epoch(self) -> Work[None]:
         self.loss.zero_()
         lr = float(self.method.lr)
         order = self.new_order()
+        if self.method.step_version != self.version:
+            self.prepare()
         whole = self.rows - self.tail
         for part in order[:whole].split(STEPS_TOGETHER * self.batch):
             if len(part):
@@ -84,6 +94,9 @@ class _Buffers:
         self.one_hot = torch.eye(len(chain.weights[-1]), dtype=chain.x.dtype)
         widths = [matrix.shape[1] for matrix in (chain.x, chain.inputs, self.one_hot, self.one_hot)]
         self.fetched = [chain.x.new_empty(batch * min(STEPS_TOGETHER, steps), width) for width in widths]
+        parts = ((batch, pair[0].shape[1]) if pair else (0, 0) for pair in chain.low_rank)
+        self.codes = [chain.x.new_empty(shape) for shape in parts]  # x·Vᵀ, where a layer has U·V
+        self.coded_deltas = [torch.empty_like(code) for code in self.codes]  # δ·U
         # Transposed once, because a view costs as much as a small product.
         self.weights_t, self.deltas_t = ([matrix.t() for matrix in each] for each in (chain.weights, self.deltas))
 
@@ -107,20 +120,33 @@ class _Buffers:
 
     def _step(self, rate: float, x: Tensor, inputs: Tensor, target: Tensor, scores: Tensor) -> None:
         """One step from the rows `x`, the same rows projected (`inputs`) and their one-hot labels."""
-        weights, outputs, deltas = self.chain.weights, self.outputs, self.deltas
-        last = len(weights) - 1
+        weights, outputs, deltas, last = self.chain.weights, self.outputs, self.deltas, len(self.chain.weights) - 1
+        seen = [x, *outputs]  # the inputs of each layer
         for layer in range(last):
-            torch.mm(x, self.weights_t[layer], out=outputs[layer])
-            x = torch.relu_(outputs[layer])
-        torch.mm(x, self.weights_t[last], out=scores)
-        torch.softmax(scores, 1, out=deltas[last]).sub_(target)
+            torch.relu_(self._forward(layer, seen[layer], outputs[layer]))
+        torch.softmax(self._forward(last, seen[last], scores), 1, out=deltas[last]).sub_(target)
         for layer in range(last, 0, -1):
             before = deltas[layer - 1]
             torch.mm(deltas[layer], weights[layer], out=before)
+            if pair := self.chain.low_rank[layer]:
+                before.addmm_(torch.mm(deltas[layer], pair[0], out=self.coded_deltas[layer]), pair[1])
             relu_backward(before, outputs[layer - 1], 0, grad_input=before)
         for layer in range(last, 0, -1):
-            seen, projection = outputs[layer - 1], self.chain.projections[layer - 1]
+            rows, projection = outputs[layer - 1], self.chain.projections[layer - 1]
             if projection is not None:
-                seen = torch.mm(seen, projection, out=self.projected[layer - 1])
-            weights[layer].addmm_(self.deltas_t[layer], seen, alpha=rate)
+                rows = torch.mm(rows, projection, out=self.projected[layer - 1])
+            weights[layer].addmm_(self.deltas_t[layer], rows, alpha=rate)
         weights[0].addmm_(self.deltas_t[0], inputs, alpha=rate)
+        if self.chain.low_rank[0]:
+            torch.mm(deltas[0], self.chain.low_rank[0][0], out=self.coded_deltas[0])
+        for layer, pair in enumerate(self.chain.low_rank):
+            if pair:
+                pair[0].addmm_(self.deltas_t[layer], self.codes[layer], alpha=rate)
+                pair[1].addmm_(self.coded_deltas[layer].t(), seen[layer], alpha=rate)
+
+    def _forward(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        """x·(W + U·V)ᵀ"""
+        torch.mm(x, self.weights_t[layer], out=out)
+        if pair := self.chain.low_rank[layer]:
+            out.addmm_(torch.mm(x, pair[1].t(), out=self.codes[layer]), pair[0].t())
+        return out

@@ -184,8 +184,10 @@ class Method(Stateful):
         return logits
 
     # Each step is SGD with every layer's gradient multiplied by `layer_projections()[layer]`, a matrix that is constant
-    # within a task. Small fully connected networks then take it without autograd (remnant.accelerated).
+    # within a task. Small fully connected networks then take it without autograd (remnant.accelerated). With "low-rank-sgd",
+    # layers compute with W + U·V, and the matrices are constant until `step_version` changes.
     fast_form: str | None = "projected-sgd"
+    step_version = 0
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """Updates the weights from one batch and returns its loss."""
@@ -195,6 +197,10 @@ class Method(Stateful):
 
     def layer_projections(self) -> dict[str, Tensor]:
         """Returns the matrices of the fast form. A layer that is not named keeps its whole gradient."""
+        return {}
+
+    def low_rank_parts(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Returns layer → U (outputs × r) and V (r × inputs), which steps change in place, for the form "low-rank-sgd"."""
         return {}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

@@ -57,7 +57,8 @@ class Recall(GradientProjection):
         self.parameter_names = {name: [names[p] for p in layer.parameters] for name, layer in self.layers.items()}
         # A step reads them, so they keep their place in memory when the task is consolidated.
         sizes = {name: sum(p[0].numel() for p in layer.parameters) for name, layer in self.layers.items()}
-        self.allowed = {name: torch.eye(size, device=self.device) for name, size in sizes.items()}
+        dtype = next(network.parameters()).dtype
+        self.allowed = {name: torch.eye(size, dtype=dtype, device=self.device) for name, size in sizes.items()}
         self.base_size = sum(p.numel() for p in network.parameters())
         self.keep("remembered", 0)
         self.keep("rest", {}, per_step=False, counted=False)
@@ -72,14 +73,16 @@ class Recall(GradientProjection):
     def start(self, task: int) -> None:
         for name, layer in self.layers.items() if self.private else ():
             outputs, inputs = layer.view.outputs, layer.view.inputs
-            self.u[f"{task} {name}"] = torch.zeros(outputs, self.private, device=self.device)
-            spread = torch.randn(self.private, inputs, device=self.device) / math.sqrt(inputs)
+            like: Any = {"dtype": layer.view.weight.dtype, "device": self.device}
+            self.u[f"{task} {name}"] = torch.zeros(outputs, self.private, **like)
+            spread = torch.randn(self.private, inputs, **like) / math.sqrt(inputs)
             self.v[f"{task} {name}"] = spread
         super().start(task)
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Computes what steps may change: everything outside the memory, or what is new with the task."""
+        self.step_version = int(bool(self.rest))
         self.networks: dict[int, dict[str, Tensor]] = {}  # the weights that old tasks answer with
         for name, allowed in self.allowed.items():
             subspace: Any = self.memory.subspaces[name]
@@ -154,6 +157,15 @@ class Recall(GradientProjection):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = functional_call(self.network, self.effective(), (x, self.task))
         return F.cross_entropy(logits, y, label_smoothing=self.label_smoothing)
+
+    fast_form: str | None = "low-rank-sgd"
+
+    def layer_projections(self) -> dict[str, Tensor]:
+        return self.allowed
+
+    def low_rank_parts(self) -> dict[str, tuple[Tensor, Tensor]]:
+        keys = {name: f"{self.task} {name}" for name in self.layers} if self.private else {}
+        return {name: (self.u[key], self.v[key]) for name, key in keys.items()}
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         loss = self.loss(x, y)
