@@ -95,6 +95,14 @@ def test_recall_takes_the_same_steps_before_and_after_it_truncates(private: int,
     assert trained == [True] * (len(made[0].layers) if private else 0)
 
 
+def test_labels_may_be_smoothed() -> None:
+    def make() -> Method:
+        return GradientProjection(learner("gpm").network, lr=0.05, label_smoothing=0.2, **OPTIONS["gpm"])
+
+    assert is_linear_chain(make())
+    assert_same_steps(make, split(), 10, 2, 2)
+
+
 def test_joint_training_with_one_head_takes_the_same_steps() -> None:
     assert_same_steps(lambda: learner("multitask"), split(), 10, 2, 1)
 

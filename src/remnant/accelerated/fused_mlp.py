@@ -36,6 +36,7 @@ def fits(method: Method, batch: int) -> bool:
         and method.device.type == "cuda"
         and all(p.dtype == torch.float32 and p.is_contiguous() for p in network.parameters())
         and method.fast_form == "projected-sgd"
+        and not method.label_smoothing
         and is_linear_chain(method)
     )
 

@@ -50,6 +50,7 @@ class LinearChain:
         self.low_rank = [low_rank.get(name) for name in names]
         first, *self.projections = (projections.get(name) for name in names)  # None: the whole gradient is used
         self.x, self.y = train.x.flatten(1).contiguous(), train.y
+        self.label_smoothing = method.label_smoothing
         with full_precision(self.x.device):  # the projection removes most of an input, so rounding would weigh more
             self.inputs = self.x if first is None else self.x @ first
 
@@ -91,8 +92,10 @@ class _Buffers:
         self.outputs = [weight.new_empty(batch, len(weight)) for weight in chain.weights[:-1]]
         self.projected = [torch.empty_like(output) for output in self.outputs]
         self.deltas = [weight.new_empty(batch, len(weight)) for weight in chain.weights]
-        self.one_hot = torch.eye(len(chain.weights[-1]), dtype=chain.x.dtype)
-        widths = [matrix.shape[1] for matrix in (chain.x, chain.inputs, self.one_hot, self.one_hot)]
+        classes = len(chain.weights[-1])
+        targets = (1 - chain.label_smoothing) * torch.eye(classes, dtype=chain.x.dtype)
+        self.targets = targets + chain.label_smoothing / classes  # by label
+        widths = [matrix.shape[1] for matrix in (chain.x, chain.inputs, self.targets, self.targets)]
         self.fetched = [chain.x.new_empty(batch * min(STEPS_TOGETHER, steps), width) for width in widths]
         parts = ((batch, pair[0].shape[1]) if pair else (0, 0) for pair in chain.low_rank)
         self.codes = [chain.x.new_empty(shape) for shape in parts]  # x·Vᵀ, where a layer has U·V
@@ -107,7 +110,7 @@ class _Buffers:
         x, inputs, target, scores = (rows[: len(order)] for rows in self.fetched)
         y = chain.y[order]
         torch.index_select(chain.x, 0, order, out=x)
-        torch.index_select(self.one_hot, 0, y, out=target)
+        torch.index_select(self.targets, 0, y, out=target)
         if chain.inputs is chain.x:
             inputs = x
         else:
@@ -116,10 +119,10 @@ class _Buffers:
         parts = (rows.split(self.batch) for rows in (x, inputs, target, scores))
         for part in zip(*parts, strict=True):
             self._step(rate, *part)
-        return F.cross_entropy(scores, y, reduction="sum") / self.batch
+        return F.cross_entropy(scores, y, reduction="sum", label_smoothing=chain.label_smoothing) / self.batch
 
     def _step(self, rate: float, x: Tensor, inputs: Tensor, target: Tensor, scores: Tensor) -> None:
-        """One step from the rows `x`, the same rows projected (`inputs`) and their one-hot labels."""
+        """One step from the rows `x`, the same rows projected (`inputs`) and the probabilities to learn."""
         weights, outputs, deltas, last = self.chain.weights, self.outputs, self.deltas, len(self.chain.weights) - 1
         seen = [x, *outputs]  # the inputs of each layer
         for layer in range(last):

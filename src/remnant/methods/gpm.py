@@ -48,8 +48,6 @@ class GradientProjection(Method):
         self.threshold, self.samples, self.layer_samples = threshold, samples, layer_samples
         self.rank_rule = rank_rule
         self.has_own_norms, self.label_smoothing = task_norms == "own", label_smoothing
-        if label_smoothing:
-            self.fast_form = None  # it has the plain loss
         # Heads of single tasks are free; a shared head is a layer like the others (Sec. 6).
         exclude = ["heads.*"] if network.multi_head else []
         norm = "freeze" if task_norms == "frozen" else "free"
