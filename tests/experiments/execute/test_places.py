@@ -22,6 +22,7 @@ from remnant.experiments.execute import Progress, RunInProgress, gpu_scheduler, 
 from remnant.experiments.execute.launch import Job
 from remnant.experiments.execute.remote import Errand, Messages
 from remnant.experiments.execute.slurm import Slurm, _Requeued
+from remnant.experiments.execute.slurm_queue import Queue
 from remnant.experiments.runs import RunFolder
 from remnant.methods import Finetune
 from remnant.training import EpochDone
@@ -241,6 +242,28 @@ def test_slurm_gets_the_options_of_sbatch(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RunError, match="Run the command on a machine that has sbatch and srun"):
         Slurm("", plan(tmp_path))
+
+
+def test_a_slurm_job_that_leaves_the_queue_without_a_result_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for squeue prints the jobs in a file, and fails without the file. The clock is ours."""
+    listed, clock = tmp_path / "jobs", iter([0.0, 30.0, 200.0, 400.0, 450.0, 520.0])
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\nwhile read job; do echo $job; done < {listed}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("remnant.experiments.execute.slurm_queue.time.monotonic", lambda: next(clock))
+    queue = Queue()
+    queue.add("7")
+    listed.write_text("5\n7\n")
+    assert not queue.has_lost("7")
+    listed.unlink()  # the controller does not answer
+    assert not queue.has_lost("7")
+    listed.write_text("5\n7\n")
+    assert not queue.has_lost("7")
+    listed.write_text("5\n")
+    assert not queue.has_lost("7")  # its result may be on its way
+    assert queue.has_lost("7")
 
 
 def test_a_slurm_job_whose_time_is_up_is_queued_again_as_it_was(tmp_path: Path) -> None:

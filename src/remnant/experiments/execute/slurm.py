@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from remnant.errors import RunError
 
 from .remote import Errand, Remote, check_device
+from .slurm_queue import Queue
 
 if TYPE_CHECKING:
     from .launch import Plan
@@ -44,6 +45,7 @@ class Slurm(Remote):
         self.gpus = 0 if plan.device == "cpu" else sys.maxsize
         if plan.device == "cuda" and not {"gres", "gpus", "gpus-per-node"} & set(given):
             given["gres"] = "gpu:1"
+        self.queue = Queue()
         self.executor.update_parameters(
             name=f"remnant-{plan.settings.method}",
             timeout_min=int(time),
@@ -52,15 +54,19 @@ class Slurm(Remote):
         )
 
     def start(self, errand: Errand) -> Any:
-        return self.executor.submit(_Requeued(**vars(errand)))
+        handle = self.executor.submit(_Requeued(**vars(errand)))
+        self.queue.add(handle.job_id)
+        return handle
 
     def ended(self, handle: Any) -> list[str] | None:
-        if not handle.done():
-            return None
+        # `handle.done()` would ask sacct, which knows nothing on a cluster without an accounting database.
+        if self.cluster == "slurm" and not handle.paths.result_pickle.exists():
+            cancelled = f"SLURM job {handle.job_id} left the queue without a result; its log is {handle.paths.stderr}."
+            return [cancelled] if self.queue.has_lost(handle.job_id) else None
         if handle.exception() is None:
             sentences: list[str] = handle.result()
             return sentences
-        return [f"SLURM job {handle.job_id} ended as {handle.state}; its log is {handle.paths.stderr}."]
+        return [f"SLURM job {handle.job_id} failed; its log is {handle.paths.stderr}."]
 
     def stop(self, handle: Any) -> None:
         handle.cancel(check=False)
