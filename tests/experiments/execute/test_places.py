@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import builtins
 import os
+import pickle
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -266,10 +268,24 @@ def test_a_slurm_job_that_leaves_the_queue_without_a_result_is_lost(
     assert queue.has_lost("7")
 
 
-def test_a_slurm_job_whose_time_is_up_is_queued_again_as_it_was(tmp_path: Path) -> None:
+def test_a_slurm_job_whose_time_is_up_is_queued_again_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """submitit's handler of the signal asks for a checkpoint, queues it and calls sys.exit."""
     pytest.importorskip("submitit")
-    travelling = errand(tmp_path)
-    again = _Requeued(**vars(travelling)).checkpoint()
+    travelling, queued = _Requeued(**vars(errand(tmp_path))), list[Any]()
+
+    def time_is_up(self: Finetune, task: int, train: object) -> None:
+        if task == 1:
+            queued.append(travelling.checkpoint())
+            sys.exit(-1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Finetune, "finish", time_is_up)
+        with pytest.raises(SystemExit):
+            travelling()
+    assert not travelling.job.folders[0].finished
+    again = pickle.loads(pickle.dumps(queued[0]))
     assert again.result() == []
     assert travelling.job.folders[0].finished
 

@@ -78,7 +78,17 @@ class Slurm(Remote):
 class _Requeued(Errand):
     """An errand that submitit queues again just before its time is up."""
 
+    is_queued_again = False
+
+    def __call__(self) -> list[str]:
+        sentences = super().__call__()
+        if self.is_queued_again:  # submitit ended the run by sys.exit, and a result would end the job
+            sys.exit(-1)
+        return sentences
+
     def checkpoint(self) -> Any:
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self)
+        again = DelayedSubmission(_Requeued(**vars(self)))
+        self.is_queued_again = True
+        return again
