@@ -62,11 +62,14 @@ class Grid:
 
     def without_empty_columns(self) -> Grid:
         """Drops empty columns, and the benchmark's column if all rows have the same one: the title names it."""
-        kept = [i for i in range(len(self.columns)) if any(row[i] != "" for row in self.rows)]
+        kept = [i for i in range(len(self.columns)) if any(row[i] not in ("", NO_VALUE) for row in self.rows)]
         if self.columns[0].heading == "benchmark" and len({row[0] for row in self.rows}) == 1:
             kept.remove(0)
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
         return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
+
+    def without_missing_rows(self) -> Grid:
+        return replace(self, rows=tuple(row for row in self.rows if not self.is_missing(row)))
 
     @property
     def groups(self) -> list[tuple[str, int]]:

@@ -27,15 +27,19 @@ from .grid import Cell, Number, cell_text, to_csv
 from .names import TEXTS, benchmark_title, method_title
 from .one_run import OneRun
 from .page_data import page_data
-from .tables import PAPER_RANKS
+from .tables import FRONTIER, PAPER_RANKS
 
 # The page may run its own style and script, and load nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 Rendered = dict[str, dict[str, bytes]]  # the files of figures by their digests
 
-INDEX, NOTES, WRITTEN = "index.html", "results-notes.md", ".written-by-remnant-report.json"
-# Names of files, which never change, so that README.md can show them. The names of their drawings start with them.
-DOCS_FIGURES = ("first-task-pmnist", "first-task-split-cifar100", "trade-off-split-cifar100", "ranks-split-cifar100")
+INDEX, WRITTEN = "index.html", ".written-by-remnant-report.json"
+# The figures of each page in docs/. Their files' names never change, so that README.md can show them, and start the names
+# of the drawings.
+DOCS_FIGURES = {
+    "results": ("first-task-pmnist", "first-task-split-cifar100", "trade-off-split-cifar100", "ranks-split-cifar100"),
+    "frontier": ("trade-off-successors-pmnist", "trade-off-successors-split-cifar100"),
+}
 
 
 def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Content:
@@ -43,12 +47,12 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
     contents = report_files(content, {})
     replace_report(target, contents)
     if docs is not None:
-        notes = (docs / NOTES).read_text(encoding="utf-8") if (docs / NOTES).is_file() else ""
         with explained(docs / "figures"):
             (docs / "figures").mkdir(parents=True, exist_ok=True)
-        write(docs / "results.md", render_docs(content, notes).encode())
-        for name, drawing in docs_figures(content).items():
-            write(docs / "figures" / f"{name}.svg", contents[f"figures/{drawing.name}.svg"])
+        for page in DOCS_FIGURES:
+            write(docs / f"{page}.md", render_docs(page, content, docs).encode())
+            for name, drawing in docs_figures(page, content).items():
+                write(docs / "figures" / f"{name}.svg", contents[f"figures/{drawing.name}.svg"])
     return content
 
 
@@ -115,18 +119,22 @@ def render_page(content: Content, svgs: Mapping[str, str]) -> str:
     return re.sub(r"\n\s*\n+", "\n", page)
 
 
-def render_docs(content: Content, notes: str) -> str:
-    """Renders results.md: the tables that the paper has, some figures, and the notes that people wrote."""
+def render_docs(page: str, content: Content, docs: Path) -> str:
+    """Renders a page of docs/: its tables, its figures, and the notes that people wrote in PAGE-notes.md beside it."""
     paper = [f"ranks-{benchmark}" for benchmark in PAPER_RANKS]
     grids = [g for g in content.grids if g.rows and (g.name in paper or not g.name.startswith("ranks-"))]
-    page = render("results.md.jinja", content=content, notes_file=NOTES, figures=docs_figures(content), grids=grids)
-    return page.rstrip() + "\n" + (f"\n{notes.strip()}\n" if notes.strip() else "")
+    grids = [grid for grid in grids if (grid.name in FRONTIER) == (page == "frontier")]
+    file = docs / f"{page}-notes.md"
+    notes = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+    figures = docs_figures(page, content)
+    text = render(f"{page}.md.jinja", content=content, notes_file=file.name, notes=notes, figures=figures, grids=grids)
+    return text.rstrip() + "\n"
 
 
-def docs_figures(content: Content) -> dict[str, Drawing]:
-    """The figures of results.md, by the name of their file without its ending."""
+def docs_figures(page: str, content: Content) -> dict[str, Drawing]:
+    """The figures of a page of docs/, by the name of their file without its ending."""
     drawings = [drawing for section in content.sections.values() for drawing in section]
-    found = {name: [d for d in drawings if d.name.startswith(name)] for name in DOCS_FIGURES}
+    found = {name: [d for d in drawings if d.name.startswith(name)] for name in DOCS_FIGURES[page]}
     return {name: matching[0] for name, matching in found.items() if matching}
 
 

@@ -13,8 +13,9 @@ from .statistics import verdict
 from .variants import Collection, Variant
 
 PAPER_RANKS: dict[str, dict[str, list[int]]] = read_toml("paper.toml")["ranks"]
-HEADINGS = {"acc": "ACC %", "bwt": "BWT", "capacity": "capacity %"}
-PLACES = {"acc": 2, "bwt": 3, "capacity": 0}
+FRONTIER = ("successors", "ablations", "fair", "related")  # tables that the paper does not have
+HEADINGS = {"acc": "ACC %", "bwt": "BWT", "capacity": "capacity %", "memory": "memory, MB"}
+PLACES = {"acc": 2, "bwt": 3, "capacity": 0, "memory": 2}
 PAPER_PLACES = {**PLACES, "bwt": 2}
 NAMES = tuple(Column(heading, text=True) for heading in ("benchmark", "method", "variant"))
 
@@ -33,6 +34,7 @@ def all_grids(collection: Collection) -> list[Grid]:
         _comparison(collection, paper_table("table3"), results),
         _comparison(collection, _one_and_five_epochs(first), results),
         _comparison(collection, paper_table("class-incremental"), results),
+        *(_comparison(collection, paper_table(name), results) for name in FRONTIER),
         *(_ranks(name, variant) for name, variant in ranked if name in PAPER_RANKS or (variant and variant.ranks)),
         _everything(collection),
     ]

@@ -22,9 +22,10 @@ SCALE = {
     "bwt": 1.0,
     "seconds": 1.0,
     "capacity": 100.0,
+    "memory": 1e-6,
     "validation": 100.0,
-}  # the paper gives ACC and capacity in per cent
-PLACES = {"acc": 2, "bwt": 3, "seconds": 0, "capacity": 0, "validation": 2}
+}  # the paper gives ACC and capacity in per cent; memory is in MB
+PLACES = {"acc": 2, "bwt": 3, "seconds": 0, "capacity": 0, "memory": 2, "validation": 2}
 PAPER_PLACES = {**PLACES, "bwt": 2}  # two digits of BWT hide most differences
 
 ResultKey = tuple[str, str, str]  # benchmark, method, digest of the settings
@@ -115,6 +116,7 @@ def compare(table: Table, results: Results) -> list[Comparison]:
             "bwt": [run.bwt for run in runs],
             "seconds": [sum(run.seconds.values()) for run in runs],
             "capacity": [run.capacity for run in runs],
+            "memory": [run.memory_bytes for run in runs],
             "validation": [run.validation_acc for run in runs],
         }
         ours = {name: Spread.of(values, SCALE[name]) for name, values in figures.items()}

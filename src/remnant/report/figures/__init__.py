@@ -6,7 +6,7 @@ from ..names import in_order
 from ..variants import Collection
 from .comparison import comparison_drawing
 from .drawing import COLOURS, INK, Drawing, digest_of
-from .methods import epoch_times, first_task, look_number, memory, trade_off
+from .methods import epoch_times, families, first_task, look_number, memory, trade_off
 from .ranks import rank_growth
 from .sweep import sweep_drawings
 
@@ -18,8 +18,8 @@ def make_sections(collection: Collection) -> dict[str, list[Drawing]]:
     benchmarks = collection.benchmarks
     timed = in_order("benchmarks", {*benchmarks, *collection.reading.times})
     found: dict[str, Sequence[Drawing | None]] = {
-        "first-task": [first_task(collection, benchmark) for benchmark in benchmarks],
-        "trade-off": [trade_off(collection, benchmark) for benchmark in benchmarks],
+        "first-task": [first_task(*family) for benchmark in benchmarks for family in families(collection, benchmark)],
+        "trade-off": [trade_off(*family) for benchmark in benchmarks for family in families(collection, benchmark)],
         "ranks": [rank_growth(main) for benchmark in benchmarks for main in collection.mains(benchmark).values()],
         "memory": [memory(collection, benchmark) for benchmark in benchmarks],
         "epoch-time": [drawing for benchmark in timed for drawing in epoch_times(collection, benchmark)],

@@ -1,6 +1,6 @@
 """Figures that compare all methods on a benchmark: task 1 over time, learning against forgetting, memory, epoch times."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,14 @@ from matplotlib.ticker import LogLocator, NullLocator
 from remnant.evaluation import Spread
 from remnant.experiments.settings import resolve
 
-from ..names import TEXTS, benchmark_title, has_recipe, in_order, read_toml, short_title, slug
+from ..names import TEXTS, benchmark_title, has_recipe, in_order, paper_table, read_toml, short_title, slug
 from ..records import RunRecord
 from ..variants import Collection, Variant
 from .drawing import FAINT, INK, REFERENCE, Drawing, canvas, finish, look
 
 PAPER_MEMORY: dict[str, float] = read_toml("paper.toml")["memory"]
 TIMED_ALIKE, TIMED_IN_RUNS = TEXTS["times"]["alike"], TEXTS["times"]["in_runs"]
+READABLE = 12  # lines in one figure
 LARGEST_RATIO = 30.0  # of two bars on a linear axis; beyond it, the axis is logarithmic
 
 
@@ -48,9 +49,17 @@ def _footnote(variants: Iterable[Variant]) -> str:
     return f"* Not the recipe's settings. {words}." if others else ""
 
 
-def first_task(collection: Collection, benchmark: str) -> Drawing | None:
+def families(collection: Collection, benchmark: str) -> Iterator[tuple[str, list[Variant]]]:
+    """The methods that share a figure, and its name. Where there are many, GPM's successors have a figure beside GPM."""
+    mains = collection.mains(benchmark)
+    successors = {row.method for row in paper_table("successors").rows} if len(mains) > READABLE else set()
+    yield slug(benchmark), [v for v in mains.values() if v.method == "gpm" or v.method not in successors]
+    if not (successors - {"gpm"}).isdisjoint(mains):
+        yield f"successors-{slug(benchmark)}", [v for v in mains.values() if v.method in successors]
+
+
+def first_task(name: str, variants: Sequence[Variant]) -> Drawing | None:
     """The accuracy on task 1 after each task (a figure of the appendix)."""
-    variants, title = collection.mains(benchmark).values(), benchmark_title(benchmark)
     lines = []
     for variant in variants:
         columns = [run.matrix.values[:, 0].tolist() for run in variant.runs if run.matrix is not None]
@@ -58,9 +67,12 @@ def first_task(collection: Collection, benchmark: str) -> Drawing | None:
         if any(spread.mean is not None for spread in spreads):
             lines.append({**_entry(variant), "mean": [s.mean for s in spreads], "sd": [s.sd for s in spreads]})
     ends = ", ".join(f"{line['title']} {[m for m in line['mean'] if m is not None][-1]:.1f} %" for line in lines)
+    if not lines:
+        return None
+    title = benchmark_title(variants[0].benchmark)
     alt = f"Accuracy on task 1 after each further task of {title}. At the end: {ends}."
-    names = f"first-task-{slug(benchmark)}", f"{title}: task 1 as later tasks are learnt", alt
-    return Drawing(*names, {"lines": lines}, draw_first_task, _footnote(variants)) if lines else None
+    names = f"first-task-{name}", f"{title}: task 1 as later tasks are learnt", alt
+    return Drawing(*names, {"lines": lines}, draw_first_task, _footnote(variants))
 
 
 def draw_first_task(data: Mapping[str, Any]) -> Figure:
@@ -76,9 +88,8 @@ def draw_first_task(data: Mapping[str, Any]) -> Figure:
     return finish(figure, axes, "tasks learnt", "accuracy on task 1, %")
 
 
-def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
+def trade_off(name: str, variants: Sequence[Variant]) -> Drawing | None:
     """Backward transfer against learning accuracy: stability against plasticity."""
-    variants, title = collection.mains(benchmark).values(), benchmark_title(benchmark)
     points = []
     for variant in variants:
         la, bwt = variant.learning_accuracy, variant.bwt_points
@@ -86,9 +97,12 @@ def trade_off(collection: Collection, benchmark: str) -> Drawing | None:
             spreads = {"la": la.mean, "la_sd": la.sd or 0.0, "bwt": bwt.mean, "bwt_sd": bwt.sd or 0.0}
             points.append({**_entry(variant), **spreads})
     words = "; ".join(f"{p['title']} learns {p['la']:.1f} % and moves by {p['bwt']:+.1f} points" for p in points)
+    if not points:
+        return None
+    title = benchmark_title(variants[0].benchmark)
     alt = f"Learning accuracy and backward transfer of each method on {title}: {words}."
-    names = f"trade-off-{slug(benchmark)}", f"{title}: learning against keeping", alt
-    return Drawing(*names, {"points": points}, draw_trade_off, _footnote(variants)) if points else None
+    names = f"trade-off-{name}", f"{title}: learning against keeping", alt
+    return Drawing(*names, {"points": points}, draw_trade_off, _footnote(variants))
 
 
 def draw_trade_off(data: Mapping[str, Any]) -> Figure:
