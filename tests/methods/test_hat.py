@@ -196,7 +196,7 @@ def test_a_weights_share_is_what_its_two_units_leave_free(kind: str, bias: bool)
     method.masks.past.copy_(torch.rand_like(method.masks.past))
     method.start(1)
     a = dict(zip([_name(net, each) for each in method.units], method.masks.past.split(method.masks.sizes), strict=True))
-    named = {name: method.free[p] for name, p in net.named_parameters() if p in method.free}
+    named = {name: method.moving[p] for name, p in net.named_parameters() if p in method.moving}
     for name, made, read in WIRES[kind]:
         weight, out = named.pop(f"{name}.weight"), a[made]
         repeats = 1 if read is None else weight.shape[1] // len(a[read])

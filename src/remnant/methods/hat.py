@@ -10,9 +10,9 @@ from remnant.data import Split
 from remnant.models import Network, Units
 from remnant.options import number
 
-from .base import Method, parameters_of
+from .base import parameters_of
 from .parts.gradients import clipped
-from .parts.partial import masked
+from .parts.partial import PartlyFrozen, masked
 
 EMBEDDING_LIMIT = 6.0  # beyond ±6, σ is flat even at s = 1
 COSH_LIMIT = 50.0  # s·e is cut off here in the compensation, or cosh would overflow
@@ -22,11 +22,11 @@ Hardness = Annotated[float, number(1, 1e6)]
 Price = Annotated[float, number(0, 1e3)]
 
 
-class HAT(Method):
+class HAT(PartlyFrozen):
     """SGD on loss + c·Σ a(1 − a_<t)/Σ (1 − a_<t), through masks a = σ(s·e) on the units of every layer but the head.
 
     s rises from 1/s_max to s_max in every epoch, and is s_max at test time. a_<t is the largest mask of the earlier tasks. It
-    scales gradients: a weight's by 1 − min(a_<t of its output unit, a_<t of its input unit), a bias's by 1 − a_<t of its unit.
+    scales steps: a weight's by 1 − min(a_<t of its output unit, a_<t of its input unit), a bias's by 1 − a_<t of its unit.
     c is the `sparsity`, the price of units that no earlier task has used. Norms belong to the first task. The network says
     where its units are (`Network.wiring`): at the output of their layer or norm, or after ReLU, dropout and pooling, which let
     a mask through.
@@ -48,7 +48,7 @@ class HAT(Method):
         self.keep("scale", self.masks.past.new_tensor(1 / s_max), counted=False)
         self.keep("rise", torch.zeros_like(self.scale), counted=False)
         self.refresh()
-        covered = parameters_of(network.heads, self.masks) | self.free.keys()
+        covered = parameters_of(network.heads, self.masks) | self.moving.keys()
         if left := [name for name, p in network.named_parameters() if p not in covered and p.requires_grad]:
             kind = type(network).__name__
             raise ValueError(f"{kind}.wiring leaves out {', '.join(left)}: HAT could not protect them.")
@@ -58,7 +58,7 @@ class HAT(Method):
         self.embedding: nn.Parameter = self.masks.embeddings[self.task]
         past = dict(zip(self.units, self.masks.past.split(self.masks.sizes), strict=True))
         fixed = parameters_of(*self.norms) if self.task > 0 else ()
-        self.free = {p: share for p, share in _free_shares(past) if p not in fixed}
+        self.moving = {p: share for p, share in _free_shares(past) if p not in fixed}
         unused = 1 - self.masks.past
         self.price = self.sparsity * unused / unused.sum().clamp(min=TINY)
 
@@ -71,7 +71,7 @@ class HAT(Method):
     def parameters(self) -> list[nn.Parameter]:
         """The body (with norms in the first task only), the task's head and the task's embedding."""
         return [
-            *self.free,
+            *self.moving,
             *(p for p in self.network.head_of(self.task).parameters() if p.requires_grad),
             self.embedding,
         ]
@@ -82,10 +82,8 @@ class HAT(Method):
             return super().loss(x, y) + masks @ self.price
 
     def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
-        """Scales gradients by what past masks leave free, compensates the embedding's, and limits their joint norm."""
+        """Compensates the embedding's gradient, and limits the joint norm of all."""
         gradients = super().gradients(loss)
-        free = torch._foreach_mul([gradients[p] for p in self.free], list(self.free.values()))
-        gradients.update(zip(self.free, free, strict=True))
         gradients[self.embedding] = gradients[self.embedding] * self.compensation()
         return dict(zip(gradients, clipped(list(gradients.values()), GRADIENT_LIMIT), strict=True))
 

@@ -13,22 +13,28 @@ from ..base import Method
 
 
 class PartlyFrozen(Method):
-    """Each gradient is multiplied by `moving`: 1 where the entry may move, 0 where it stays. Others are not multiplied."""
+    """Each step is multiplied by `moving`: 1 where the entry may move, 0 where it stays. Others are not multiplied.
+
+    For plain SGD it is the gradient that is multiplied. Other optimizers rescale gradients and add momentum and weight decay,
+    so their steps are multiplied, and their gradients are 0 where an entry stays.
+    """
 
     moving: dict[nn.Parameter, Tensor]
 
     def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
         gradients = super().gradients(loss)
         covered = [p for p in self.moving if p in gradients]
-        moved = torch._foreach_mul([gradients[p] for p in covered], [self.moving[p] for p in covered])
+        shares = [self.moving[p] for p in covered]
+        shares = shares if self.uses_plain_sgd else list(torch._foreach_ceil(shares))
+        moved = torch._foreach_mul([gradients[p] for p in covered], shares)
         return gradients | dict(zip(covered, moved, strict=True))
 
     @torch.no_grad()
     def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
         before = {} if self.uses_plain_sgd else {p: p.detach().clone() for p in self.moving}
         super().apply_gradients(gradients)
-        for parameter, old in before.items():  # momentum and weight decay move entries that have no gradient
-            parameter.copy_(torch.where(self.moving[parameter] > 0, parameter, old))
+        for parameter, old in before.items():
+            parameter.copy_(torch.lerp(old, parameter, self.moving[parameter]))
 
 
 @contextmanager

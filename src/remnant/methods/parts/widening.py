@@ -17,11 +17,12 @@ from remnant.options import number
 
 from ..base import parameters_of
 from .growing import Growing
+from .partial import PartlyFrozen
 
 Decay = Annotated[float, number(0, 10)]
 
 
-class Widening(Growing):
+class Widening(Growing, PartlyFrozen):
     """A method that adds units to the layers. A task sees its own units and those that the task before it saw.
 
     A subclass decides which units the task sees (`self.units.seen`), and which entries of the body are `free` to change. The
@@ -38,6 +39,7 @@ class Widening(Growing):
         self.units = network.units = Widened(network, room)  # early stopping restores what is part of the network
         self.first_size = self.units.size(0)
         self.keep("free", [torch.ones_like(p) for p in self.units.body.values()], per_step=False)
+        self.moving = dict(zip(self.units.body.values(), self.free, strict=True))
         self.refresh()
 
     def added(self) -> int:
@@ -63,11 +65,6 @@ class Widening(Growing):
         weights = self.units.weights(self.task)
         length = torch.stack([each.square().sum() for each in weights.values()]).sum()
         return F.cross_entropy(functional_call(self.network, weights, (x, self.task)), y) + self.decay / 2 * length
-
-    def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
-        gradients, body = super().gradients(loss), list(self.units.body.values())
-        free = torch._foreach_mul([gradients[p] for p in body], self.free)
-        return gradients | dict(zip(body, free, strict=True))
 
     def finish(self, task: int, train: Split) -> None:
         if task == 0:
