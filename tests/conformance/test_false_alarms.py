@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -164,3 +165,51 @@ def test_trained_layers_that_no_example_reaches_any_more_are_mentioned_and_not_r
     learn(model, optimizer)
     assert float((model.eval()(OLD) - before).detach().norm() / before.norm()) < 1e-5
     memory.verify()
+
+
+@pytest.mark.parametrize("trained", [True, False], ids=["trained", "fixed from the start"])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_an_embedding_that_shortens_its_rows_raises_an_alarm_only_if_a_row_really_moved(
+    kind: type[nn.Module], trained: bool
+) -> None:
+    """Its forward shortens a row when it reads the row for the first time, and gives the same outputs as before."""
+    torch.manual_seed(0)
+    table = kind(30, 6, max_norm=0.5)
+    table.weight.requires_grad_(trained)
+    model = nn.Sequential(table, nn.Flatten(), nn.Linear(6 if kind is nn.EmbeddingBag else 12, 3))
+    memory = GPM(model, threshold=0.9, unsupported="freeze")
+    optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=0.1))
+    seen, rest = torch.randint(0, 15, (2, 40, 2))
+    everything = torch.cat([seen, rest + 15])
+    for task, indices in enumerate((seen, everything)):
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(indices) - 1).square().mean().backward()
+            optimizer.step()
+        if task == 0:
+            before = copy.deepcopy(table)(everything).detach()
+            memory.consolidate(seen)
+    memory.verify()
+    with torch.no_grad():
+        assert torch.allclose(table(everything), before, rtol=1e-6)
+        table.weight[seen[0, 0]] *= 0.9
+    with pytest.raises(LeakError, match=r"'0\.weight'"):
+        memory.verify()
+
+
+def test_rows_that_another_layer_reads_are_not_shortened() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.middle = nn.Embedding(10, 4, max_norm=0.5), nn.Linear(4, 4)
+            self.out = nn.Linear(4, 10, bias=False)
+            self.out.weight = self.table.weight
+
+        def forward(self, indices: Tensor) -> Tensor:
+            return self.out(self.middle(self.table(indices)))
+
+    model = Tied()
+    memory = GPM(model, threshold=0.9, unsupported="freeze")
+    long = model.table.weight[5:].detach().clone()
+    memory.consolidate(torch.arange(5))
+    assert torch.equal(model.table.weight[5:], long)

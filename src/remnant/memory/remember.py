@@ -12,6 +12,7 @@ from torch import Tensor
 from . import lora
 from .audit import preconditions as checks
 from .audit.probe import Probe
+from .audit.state import renormalised
 from .loss import Loss
 from .record import consolidation
 from .record.recorder import Forward
@@ -58,6 +59,7 @@ def remember(
     for weight, subspaces, count in grown:
         weight.adopt(subspaces, [*weight.added, count] if count >= 0 else _without(weight.added, -count))
     memory._tasks += 1
+    anchors = {**anchors, **{p: p.detach().clone() for p in renormalised(memory._protection) if p in anchors}}
     if memory._protection.adapters:
         lora.restart(memory._protection.adapters, weights, memory._tasks)
         anchors = {}  # the weights of the next task are other ones

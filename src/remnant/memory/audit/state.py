@@ -3,6 +3,7 @@
 No projection can protect it. A buffer's module stays in eval mode; everything else is compared.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
@@ -17,6 +18,7 @@ from .compare import relative_changes, restored
 from .probe import Probe
 from .trial import SIZE
 
+RENORMALISATIONS = 8  # a shortened row may be too long again by a rounding; 5 times were enough for a million rows
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -113,6 +115,25 @@ class Buffers:
             matters = name in checks or not counter if probe is None else _matter(probe, [tensor])
             checks[name] = LayerCheck(name, float(matters), 0.0, buffer=True)
         return list(checks.values())
+
+
+@torch.no_grad()
+def renormalised(protection: Protection) -> list[Tensor]:
+    """Shortens all rows of fixed embeddings with a `max_norm`, and returns these embeddings' weights.
+
+    Their forward would shorten a row when it reads it for the first time. The row would move, but no output.
+    """
+    modules, free = list(protection.model.modules()), set(protection.free.values())
+    users: Counter[Tensor] = Counter(p for module in modules for p in module.parameters(recurse=False))
+    tables = [module for module in modules if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    found = [each for each in tables if each.max_norm is not None and not is_sharded(each.weight)]
+    # A layer that shares the weight reads the rows as they are: its outputs would move.
+    fixed = [each for each in found if users[each.weight] == 1 and each.weight not in free]
+    for each in fixed:
+        rows = torch.arange(len(each.weight), device=each.weight.device)
+        for _ in range(RENORMALISATIONS):
+            torch.embedding_renorm_(each.weight, rows, each.max_norm or 0.0, each.norm_type)
+    return [each.weight for each in fixed]
 
 
 @torch.no_grad()
