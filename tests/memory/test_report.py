@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from remnant import GPM
+from remnant.memory.report import LayerReport, MemoryReport
 
 
 @pytest.fixture
@@ -36,3 +37,18 @@ def test_before_the_first_task_nothing_counts_as_frozen(model: nn.Module) -> Non
     memory.consolidate(torch.randn(50, 4))
     assert "Held fixed since the first task: 2 parameters" in str(memory.report())
     assert str(memory.verify()).startswith("layer ")
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        ({"0": (80, 15, 0), "2": (20, 10, 9)}, "fit before '2' is full. '0' has stopped growing: the last task"),
+        ({"0": (80, 15, 0), "1": (9, 0, 0), "2": (20, 10, 9)}, "'0' and 1 more have stopped growing"),
+        ({"0": (80, 15, 0)}, "there is room for any number of them."),
+        ({"0": (80, 0, 3)}, "About 0 more tasks like the last ones will fit before '0' is full."),
+        ({"0": (0, 0, 0), "2": (20, 10, 9)}, "About 4 more tasks like the last ones will fit before '2' is full."),
+    ],
+)
+def test_a_layer_that_has_stopped_growing_limits_no_task(added: dict[str, tuple[int, ...]], said: str) -> None:
+    layers = tuple(LayerReport(name, 100, sum(each), each) for name, each in added.items())
+    assert said in str(MemoryReport(3, layers, (), 0))

@@ -40,10 +40,15 @@ class LayerReport:
         return self.rank / self.capacity
 
     @property
+    def stopped(self) -> bool:
+        """Whether the last task added nothing to a layer that is not full."""
+        return 0 < self.rank < self.capacity and self.added[-1] == 0
+
+    @property
     def tasks_left(self) -> float:
-        """How many more tasks fit that add as many directions as the last ones did; inf if they added none."""
+        """How many more tasks fit that add as many directions as the last ones did; inf if the last one added none."""
         recent = self.added[-RECENT:]
-        pace = sum(recent) / len(recent) if recent else 0.0
+        pace = sum(recent) / len(recent) if recent and not self.stopped else 0.0
         spare = self.capacity - self.rank
         return math.floor(spare / pace) if pace else (math.inf if spare else 0)
 
@@ -125,7 +130,10 @@ class MemoryReport:
             return f"{full[0]!r}{more} no more. A lower threshold or a wider layer leaves room."
         if math.isinf(tight.tasks_left):
             return "Tasks like the last ones add nothing new: there is room for any number of them."
-        return f"About {_count(int(tight.tasks_left), 'more task')} like the last ones will fit before {tight.name!r} is full."
+        fit = f"About {_count(int(tight.tasks_left), 'more task')} like the last ones will fit before {tight.name!r} is full."
+        stopped = [layer.name for layer in self.layers if layer.stopped]
+        more = f" and {len(stopped) - 1} more have" if len(stopped) > 1 else " has"
+        return fit + (f" {stopped[0]!r}{more} stopped growing: the last task added nothing." if stopped else "")
 
 
 @dataclass(frozen=True)
