@@ -16,11 +16,12 @@ from remnant.data import Split
 from remnant.experiments.execute import Plan, Progress, run
 from remnant.experiments.settings import resolve
 from remnant.memory import Subspace
+from remnant.methods import METHODS
 from remnant.methods.gpm import GradientProjection
 from remnant.methods.parts.scaled import ScaledLayer, Scaling, adding
 from remnant.methods.trgp import TRGP
 from remnant.models import Network
-from small_options import announced
+from small_options import OPTIONS, announced
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full")
 HEADS = """
@@ -213,3 +214,21 @@ def test_killed_in_a_task_it_resumes_to_the_same_matrix(tmp_path: Path) -> None:
     result = resumed.result()
     assert result is not None
     assert result["capacity"] > 1
+
+
+@pytest.mark.parametrize("name", ["trgp", "dftrgp", "cuber"])
+def test_the_copies_that_an_ordered_memory_keeps_of_each_task_are_counted(name: str) -> None:
+    """Its heads and scale matrices: all that the memory does not protect and that a task has changed."""
+    torch.manual_seed(0)
+    method: Any = announced(
+        METHODS[name](network(), lr=0.05, **OPTIONS.get(name, {})), *(data(seed=n) for n in range(3))
+    )
+    learn(method, 3)
+    saved = method.memory.state_dict()["recall"]["tasks"]
+    copies = [tensor.nbytes for record in saved for tensor in record["own"].values()]
+    inputs = [tensor.nbytes for record in saved for each in record["inputs"] for tensor in each.values()]
+    bases = sum(each.nbytes for each in method.memory.subspaces.values())
+    heads = sum(p.nbytes for p in method.network.heads.parameters())
+    assert sum(copies) >= heads
+    assert method.memory.report().nbytes == bases + sum(copies) + sum(inputs)
+    assert method.nbytes >= method.memory.report().nbytes

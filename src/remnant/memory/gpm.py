@@ -235,7 +235,12 @@ class GPM(Loop):
         """Returns how full the memory is: capacity, rank and directions per task of each layer, and how many tasks fit."""
         weights = self._protection.weights
         layers = tuple(LayerReport(w.name, w.capacity, w.rank, tuple(w.added)) for w in weights)
-        nbytes = sum(subspace.nbytes for weight in weights for subspace in weight.subspaces)
+        records = self._recall.tasks if self._recall else []
+        subspaces = [
+            each for owner in (*(w.subspaces for w in weights), *(r.inputs for r in records)) for each in owner
+        ]
+        tensors = [tensor for record in records for tensor in record.own.values()]
+        nbytes = sum(each.nbytes for each in subspaces) + sum(tensor.nbytes for tensor in tensors)
         truncations = tuple(self._recall.truncations) if self._recall else ()
         return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), nbytes, truncations)
 

@@ -70,7 +70,7 @@ class MemoryReport:
         tasks: The number of remembered tasks.
         layers: One `LayerReport` per protected layer: name, capacity, rank, directions added per task, share, tasks left.
         frozen: The names of the parameters that are fixed from the second task on.
-        nbytes: The bytes that the bases take.
+        nbytes: The bytes that the bases take, and with `recall=True` what each task keeps for itself.
         truncations: What recall costs, for each task that was consolidated with `recall=True`.
     """
 
