@@ -100,6 +100,12 @@ def test_keys_name_the_part_and_other_keys_can_be_chosen(tmp_path: Path) -> None
         (arrays() | {"x_test": np.zeros((4, 3)), "y_test": np.arange(4)}, {"tasks": 2}, "an example has shape (3,)"),
         (arrays() | {"x_test": np.zeros((4, 4)), "y_test": np.arange(4) + 1}, {"tasks": 2}, "has the class '4', which"),
         ({"x_test": np.zeros((4, 4)), "y_test": np.arange(4)}, {"tasks": 2}, "has no train part, only test"),
+        (arrays() | {"x_tset": np.zeros((4, 4)), "y_test": np.arange(4)}, {"tasks": 2}, "test: no column is called x"),
+        (arrays() | {"x_tset": np.zeros((4, 4)), "y_tset": np.arange(4)}, {"tasks": 2}, "'x_tset'. Did you mean 'x_test'?"),
+        (arrays() | {"tset_x": np.zeros((4, 4)), "tset_y": np.arange(4)}, {"tasks": 2}, "'tset_x'. Did you mean 'test_x'?"),
+        (arrays() | {"vaild_x": np.zeros((4, 4))}, {"tasks": 2}, "Did you mean 'valid_x'?"),
+        (arrays() | {"tsak": np.arange(12) // 4}, {"tasks": 2}, "'tsak'. Did you mean 'task'? Rename it, or say which"),
+        (arrays() | {"x_tset": np.zeros((4, 4))}, {"x": "x", "y": "y", "tasks": 2}, "Did you mean 'x_test'?"),
         ({"x": np.array([{}, {}]), "y": np.arange(2)}, {"tasks": 1}, "is not a readable .npz file of arrays"),
     ],
 )  # fmt: skip
@@ -109,6 +115,14 @@ def test_an_npz_file_that_is_no_stream_says_why(
     with pytest.raises(DataError) as caught:
         load_stream(saved(tmp_path, **columns), **options)
     assert words in str(caught.value)
+
+
+def test_keys_that_are_like_no_missing_one_are_ignored(tmp_path: Path) -> None:
+    more = {"x_test": np.zeros((4, 4)), "y_test": np.arange(4), "classes": np.arange(4), "label_names": np.arange(4)}
+    path = saved(tmp_path, **arrays(), **more, ids=np.arange(12), mean=np.zeros(4), y_train_fine=np.arange(12))
+    assert len(load_stream(path, tasks=2)) == 2
+    masks = saved(tmp_path, **arrays(), mask=np.zeros((12, 4)))
+    assert len(load_stream(masks, x="x", y="y", tasks=2)) == 2
 
 
 def test_a_class_that_another_task_trains_is_refused(tmp_path: Path) -> None:

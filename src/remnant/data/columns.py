@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from remnant.errors import nearest
+
 from .errors import DataError, MissingExtraError
 from .pictures import Size, picture_reader
 from .table import PARTS, Table
@@ -19,6 +21,7 @@ USUAL = {  # the names that a column usually has, by the option that gives it an
     "y": ("y", "label", "labels", "target", "targets", "class"),
     "task": ("task", "tasks", "task_id"),
 }
+MISSPELT = 0.75  # how alike a key and a missing one are, at least, if one of them is a misspelling
 Names = Mapping[str, str | None]  # the names that the user gives, by option; None for the usual ones
 
 
@@ -53,7 +56,28 @@ def npz_tables(path: Path, names: Names) -> dict[str, Table]:
                 parts.setdefault(part, {})[column] = file[key]
     except Exception as error:  # numpy and zipfile can raise nearly anything on damaged files
         raise DataError(f"{path} is not a readable .npz file of arrays ({error}).") from error
-    return {part: _npz_table(f"{path}, {part}", columns, names) for part, columns in parts.items()}
+    tables = {part: _npz_table(f"{path}, {part}", columns, names) for part, columns in parts.items()}
+    _refuse_misspelt(path, parts, names)
+    return tables
+
+
+def _refuse_misspelt(path: Path, parts: Mapping[str, Iterable[str]], names: Names) -> None:
+    """Refuses a key that is nearly one that the file lacks: `x_tset` would be ignored, and a test part held out of train."""
+    known = {option: (name,) if (name := names[option]) else USUAL[option] for option in USUAL}
+    if names["x"] and names["y"] and not names["task"]:
+        known["task"] = ()  # who names the columns has no other one in mind
+    missing = []
+    for word, part in PARTS.items():
+        lacking = [usual for usual in known.values() if set(usual).isdisjoint(parts.get(part, ()))]
+        missing += [key for usual in lacking for each in usual for key in (f"{each}_{word}", f"{word}_{each}")]
+        missing += [each for usual in lacking for each in usual if part == "train"]
+    read = {each for usual in known.values() for each in usual}
+    for key in (key for columns in parts.values() for key in columns if key not in read):
+        if near := nearest(key, missing, cutoff=MISSPELT):
+            raise DataError(
+                f"{path}: nothing reads the key '{key}'. Did you mean '{near}'? Rename it, or say which columns are meant: "
+                "--set stream.x=… --set stream.y=…"
+            )
 
 
 def _npz_table(where: str, columns: dict[str, NDArray[Any]], names: Names) -> Table:
