@@ -22,6 +22,7 @@ __all__ = [
     "Stream",
     "Task",
     "add",
+    "data_path",
     "data_root",
     "fetch",
     "load_dataset",
@@ -31,11 +32,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .benchmarks import BENCHMARKS, BUILT_IN, DATA_PATH, load_stream
+    from .benchmarks import BENCHMARKS, BUILT_IN, DATA_PATH, data_path, load_stream
     from .stream import Split, Stream, Task
 else:  # these import torch
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        dict.fromkeys(("BENCHMARKS", "BUILT_IN", "DATA_PATH", "load_stream"), ".benchmarks")
+        dict.fromkeys(("BENCHMARKS", "BUILT_IN", "DATA_PATH", "data_path", "load_stream"), ".benchmarks")
         | dict.fromkeys(("Split", "Stream", "Task"), ".stream"),
     )

@@ -46,6 +46,17 @@ BUILT_IN = {
 DATA_PATH = re.compile(r"[/\\]|\.npz$")  # a stream's name with this in it is the path of its data; a .py: comes first
 
 
+def data_path(name: str) -> Path:
+    """Returns the path of the data that a stream is named by. Raises UnknownNameError if no stream can be read there."""
+    path = Path(name).expanduser()
+    # os.path, because pathlib raises an OSError for a name that is too long.
+    if not os.path.isdir(path) and not (os.path.isfile(path) and path.suffix == ".npz"):
+        raise UnknownNameError(f"There is no folder {name}, nor an .npz file of that name.")
+    if Path.cwd().is_relative_to(path.resolve()):  # runs are written here, and would become a part of the data
+        raise UnknownNameError(f"{name} is the folder you are in, or holds it. Give a folder with nothing but data.")
+    return path
+
+
 class Streams(Registry[Stream | StreamFunction]):
     """Streams by name, or by the path of their data: `images/`, `digits.npz`."""
 
@@ -54,14 +65,7 @@ class Streams(Registry[Stream | StreamFunction]):
             return super().__missing__(name)
         from .on_disk import stream_on_disk
 
-        path = Path(name).expanduser()
-        # os.path, because pathlib raises an OSError for a name that is too long.
-        if not os.path.isdir(path) and not (os.path.isfile(path) and path.suffix == ".npz"):
-            raise UnknownNameError(f"There is no folder {name}, nor an .npz file of that name.")
-        if Path.cwd().is_relative_to(path.resolve()):  # runs are written here, and would become a part of the data
-            raise UnknownNameError(
-                f"{name} is the folder you are in, or holds it. Give a folder with nothing but data."
-            )
+        path = data_path(name)
 
         @wraps(stream_on_disk)
         def stream(**options: Any) -> Stream:

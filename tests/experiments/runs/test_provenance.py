@@ -7,11 +7,12 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from remnant.errors import RunError
+from remnant.errors import RunError, UserError
 from remnant.experiments.execute import Plan, Progress, run, unfinished
-from remnant.experiments.runs import RunFolder
+from remnant.experiments.runs import RunFolder, provenance
 from remnant.experiments.settings import Settings, resolve
 
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
@@ -202,3 +203,25 @@ def test_resuming_with_the_same_code_does_not_warn(tmp_path: Path) -> None:
     plan = cut_off(tmp_path)
     _, (note,) = said_of(plan)
     assert note.startswith("0: resumed at task 2")
+
+
+def test_data_that_is_gone_is_named_before_anything_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "points").mkdir()
+    np.savez(tmp_path / "points/all.npz", x=np.zeros((20, 4)), y=np.arange(20) % 2)
+    settings = resolve(f"{tmp_path / 'points'}/", "finetune", ["training.epochs=1"])
+    Plan(settings, (0,), tmp_path / "runs", "cpu").folder(0).record(task=0, epoch=1)  # and then it was killed
+    hashed: list[Path] = []
+    monkeypatch.setattr(provenance, "fingerprint", lambda path: str(hashed.append(path)))
+    ((resumed,), problems) = unfinished(tmp_path / "runs", "cpu", 1)
+    assert (hashed, problems) == ([], [])  # only code is asked about, and its content does not matter
+    (tmp_path / "points/all.npz").rename(tmp_path / "all.npz")
+    (tmp_path / "points").rmdir()
+    (tmp_path / "points").write_text("a file in place of the folder")
+    with pytest.raises(UserError, match=r"There is no folder .*points/, nor an"):
+        run(resumed, lambda progress: None)
+    (tmp_path / "points").unlink()
+    (tmp_path / "points/within").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "points/within")
+    with pytest.raises(UserError, match="is the folder you are in, or holds it"):
+        run(resumed, lambda progress: None)
+    assert hashed == []

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 import remnant
-from remnant.data import DATA_PATH
+from remnant.data import DATA_PATH, data_path
 from remnant.errors import RunError
 from remnant.files import fingerprint
-from remnant.registry import IN_FILE, file_of
+from remnant.registry import IN_FILE, UnknownNameError, file_of
 
 from .contents import RESULT
 
@@ -32,24 +32,31 @@ if TYPE_CHECKING:
 CODE = ("remnant", "commit", "modified")
 
 
-def own_files(settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
-    """The user's own files and data in a run's settings, by their keys in `environment.json`, each with a hash."""
+def own_files(settings: Mapping[str, Any]) -> dict[str, Path]:
+    """The user's own files and data in a run's settings, by their keys in `environment.json`."""
     names = {"stream": settings.get("benchmark", ""), "method": settings.get("method", "")}
     names |= {part: settings.get(part, {}).get("name", "") for part in ("network", "optimizer")}
     paths = {f"{part}_file": file_of(name) for part, name in names.items() if IN_FILE in name}
     if "stream_file" not in paths and DATA_PATH.search(names["stream"]):
-        paths["stream_data"] = Path(names["stream"]).expanduser()
+        with suppress(UnknownNameError):  # a folder that is no data may be the whole disk; the run says what is wrong
+            paths["stream_data"] = data_path(names["stream"])
+    return {key: path for key, path in paths.items() if os.path.exists(path)}
+
+
+def hashes(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The hash of each of the user's own files and data that can be read."""
     found = {}
-    for key, path in paths.items():
+    for key, path in own_files(settings).items():
         with suppress(OSError):
-            found[key] = path, fingerprint(path)
+            found[key] = fingerprint(path)
     return found
 
 
 def check_files(folder: RunFolder) -> None:
     """Refuses a run if one of the user's own files has changed since it began: its result would mix two versions."""
-    for key, (path, now) in own_files(folder.settings).items():
+    for key, now in hashes(folder.settings).items():
         if _environment(folder).get(key) not in (None, now):
+            path = own_files(folder.settings)[key]
             raise RunError(
                 f"{folder.path} was made with another version of {path}. Restore that version to resume the run or to see "
                 f"its result. To run the new version, remove {folder.path.parent}, or choose another folder with --runs."
@@ -61,7 +68,7 @@ def doubtful_files(folder: RunFolder) -> list[Path]:
     noted, top = _environment(folder), folder.path.resolve().parents[len(folder.relative_path.parts) - 2]
     return [
         path
-        for key, (path, _) in own_files(folder.settings).items()
+        for key, path in own_files(folder.settings).items()
         if key.endswith("_file") and (not noted.get(key) or path.resolve().is_relative_to(top))
     ]
 
@@ -110,7 +117,7 @@ def environment(device: torch.device | str | None = None, settings: Mapping[str,
         "platform": f"{platform.system()} {platform.machine()}",
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
-        **{key: content_hash for key, (_, content_hash) in own_files(settings or {}).items()},
+        **hashes(settings or {}),
     }
 
 
