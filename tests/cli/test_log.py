@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -95,6 +99,48 @@ def test_a_missing_library_is_named_before_the_run(plan: Plan, tmp_path: Path, m
             log_to("missing", plan, quiet=True).__enter__()
     with pytest.raises(UserError, match=r"--log csv: there is no such logger. Write tensorboard, wandb, mlflow"):
         log_to("csv", plan, quiet=True).__enter__()
+
+
+def library(name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[object, ...], dict[str, Any]]]:
+    """Puts a module in place that accepts and records any call. Its runs have new numbers."""
+    calls: list[tuple[str, tuple[object, ...], dict[str, Any]]] = []
+    numbers = count()
+
+    class Recorder:
+        def __getattr__(self, function: str) -> Callable[..., Any]:
+            def call(*given: object, **named: object) -> Any:
+                calls.append((function, given, named))
+                run = SimpleNamespace(info=SimpleNamespace(run_id=f"run {next(numbers)}"))
+                return run if function == "create_run" else self
+
+            return call
+
+    recorder = Recorder()
+    functions = {each: getattr(recorder, each) for each in ("init", "Settings", "log_metrics")}
+    module = SimpleNamespace(__file__="here", MlflowClient=Recorder, **functions)
+    monkeypatch.setitem(sys.modules, name, module)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_resumed_run_continues_its_log(name: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = library(name, monkeypatch)
+    logs = []
+    for seed in (0, 0, 1):
+        plan.folder(seed)
+        with log_to(name, plan, quiet=False) as watch:  # it is interrupted
+            watch(Progress(seed, task=1, tasks=2, epoch=EPOCH))
+        if name == "wandb":
+            (started,) = [named for function, _, named in calls if function == "init"]
+            assert started["resume"] == "allow"
+            logs.append(started["id"])
+        else:
+            (written,) = [named["run_id"] for function, _, named in calls if function == "log_metrics"]
+            (reopened,) = [(given, named) for function, given, named in calls if function == "update_run"]
+            assert reopened == ((written,), {"status": "RUNNING"})
+            logs.append(written)
+        calls.clear()
+    assert logs[0] == logs[1] != logs[2]
 
 
 # --- the real libraries -----------------------------------------------------------------------------------------------

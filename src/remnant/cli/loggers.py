@@ -2,11 +2,14 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from remnant.experiments.execute import Plan
 from remnant.experiments.runs import RunFolder
+from remnant.files import write
 
 
 class Logger(Protocol):
@@ -27,9 +30,7 @@ class TensorBoard:
     def __init__(self, plan: Plan, seed: int, quiet: bool) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        folder = RunFolder.find(plan.root, plan.settings, seed)
-        assert folder is not None  # a run that reports progress has a folder
-        self._writer: Any = SummaryWriter(str(folder.path / "tensorboard"))
+        self._writer: Any = SummaryWriter(str(_folder(plan, seed) / "tensorboard"))
         self._writer.add_text("settings", f"```json\n{json.dumps(_settings(plan, seed), indent=2)}\n```")
 
     def write(self, axis: str, step: int, numbers: Mapping[str, float]) -> None:
@@ -52,6 +53,8 @@ class WeightsAndBiases:
             group=f"{plan.settings.benchmark} {plan.settings.method} {plan.settings.digest}",
             name=_title(plan, seed),
             config=_settings(plan, seed),
+            id=_kept_id(plan, seed, "wandb", lambda: uuid4().hex),
+            resume="allow",
             reinit="create_new",  # several seeds may run at the same time
             settings=wandb.Settings(quiet=True, silent=quiet),
         )
@@ -75,7 +78,10 @@ class MLflow:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "remnant")
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
-        self._run: str = self._client.create_run(experiment, run_name=_title(plan, seed)).info.run_id
+        self._run = _kept_id(
+            plan, seed, "mlflow", lambda: self._client.create_run(experiment, run_name=_title(plan, seed)).info.run_id
+        )
+        self._client.update_run(self._run, status="RUNNING")  # it has failed, if the run was interrupted
         for key, value in _settings(plan, seed).items():
             self._client.log_param(self._run, key, value)
 
@@ -91,6 +97,20 @@ LOGGERS: dict[str, tuple[type[Logger], str]] = {  # each with the module that it
     "wandb": (WeightsAndBiases, "wandb"),
     "mlflow": (MLflow, "mlflow"),
 }
+
+
+def _folder(plan: Plan, seed: int) -> Path:
+    folder = RunFolder.find(plan.root, plan.settings, seed)
+    assert folder is not None  # a run that reports progress has a folder
+    return folder.path
+
+
+def _kept_id(plan: Plan, seed: int, logger: str, make: Callable[[], str]) -> str:
+    """The id of the log that this run began earlier, or a new one, which stays in the run folder for a resumed run."""
+    file = _folder(plan, seed) / f"{logger}.id"
+    if not file.is_file():
+        write(file, make().encode())
+    return file.read_text()
 
 
 def _title(plan: Plan, seed: int) -> str:
