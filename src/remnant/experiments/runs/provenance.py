@@ -33,30 +33,20 @@ CODE = ("remnant", "commit", "modified")
 
 
 def own_files(settings: Mapping[str, Any]) -> dict[str, Path]:
-    """The user's own files and data in a run's settings, by their keys in `environment.json`."""
+    """The user's own files and data in a run's settings that can be read, by their keys in `environment.json`."""
     names = {"stream": settings.get("benchmark", ""), "method": settings.get("method", "")}
     names |= {part: settings.get(part, {}).get("name", "") for part in ("network", "optimizer")}
     paths = {f"{part}_file": file_of(name) for part, name in names.items() if IN_FILE in name}
     if "stream_file" not in paths and DATA_PATH.search(names["stream"]):
         with suppress(UnknownNameError):  # a folder that is no data may be the whole disk; the run says what is wrong
             paths["stream_data"] = data_path(names["stream"])
-    return {key: path for key, path in paths.items() if os.path.exists(path)}
-
-
-def hashes(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The hash of each of the user's own files and data that can be read."""
-    found = {}
-    for key, path in own_files(settings).items():
-        with suppress(OSError):
-            found[key] = fingerprint(path)
-    return found
+    return {key: path for key, path in paths.items() if os.access(path, os.R_OK)}
 
 
 def check_files(folder: RunFolder) -> None:
     """Refuses a run if one of the user's own files has changed since it began: its result would mix two versions."""
-    for key, now in hashes(folder.settings).items():
-        if _environment(folder).get(key) not in (None, now):
-            path = own_files(folder.settings)[key]
+    for key, path in own_files(folder.settings).items():
+        if _environment(folder).get(key) not in (None, fingerprint(path)):
             raise RunError(
                 f"{folder.path} was made with another version of {path}. Restore that version to resume the run or to see "
                 f"its result. To run the new version, remove {folder.path.parent}, or choose another folder with --runs."
@@ -117,7 +107,7 @@ def environment(device: torch.device | str | None = None, settings: Mapping[str,
         "platform": f"{platform.system()} {platform.machine()}",
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
-        **hashes(settings or {}),
+        **{key: fingerprint(path) for key, path in own_files(settings or {}).items()},
     }
 
 
