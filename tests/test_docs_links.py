@@ -67,7 +67,7 @@ def test_the_menu_has_every_page_once() -> None:
     menu = re.findall(
         r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1], re.MULTILINE
     )
-    assert sorted([*menu, "results-notes.md"]) == sorted(page.name for page in DOCS.glob("*.md"))
+    assert sorted([*menu, "results-notes.md", "frontier-notes.md"]) == sorted(page.name for page in DOCS.glob("*.md"))
 
 
 def defined(file: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""docs/results.md, its figures and the README agree with results/; `make report` updates them."""
+"""docs/results.md and frontier.md, their figures and the README agree with results/; `make report` updates them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from remnant.evaluation import Spread
 from remnant.report.content import Content, make_content
 from remnant.report.figures import digest_of
-from remnant.report.page import NOTES, docs_figures, render_docs
+from remnant.report.page import DOCS_FIGURES, docs_figures, render_docs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -22,14 +22,16 @@ def measured() -> Content:
     return make_content([ROOT / "results"])
 
 
-def test_the_page_of_results_is_current(measured: Content) -> None:
-    notes = (DOCS / NOTES).read_text(encoding="utf-8")
-    assert (DOCS / "results.md").read_text(encoding="utf-8") == render_docs(measured, notes), f"docs/results.md {STALE}"
+@pytest.mark.parametrize("page", DOCS_FIGURES)
+def test_the_pages_of_results_are_current(page: str, measured: Content) -> None:
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    assert text == render_docs(page, measured, DOCS), f"docs/{page}.md {STALE}"
 
 
-def test_its_figures_are_current(measured: Content) -> None:
+@pytest.mark.parametrize("page", DOCS_FIGURES)
+def test_their_figures_are_current(page: str, measured: Content) -> None:
     """By the data in them: another release of matplotlib may draw the same data in other bytes."""
-    figures = docs_figures(measured)
+    figures = docs_figures(page, measured)
     assert figures
     for name, drawing in figures.items():
         svg = (DOCS / "figures" / f"{name}.svg").read_text(encoding="utf-8")
@@ -39,7 +41,7 @@ def test_its_figures_are_current(measured: Content) -> None:
 def test_the_readme_shows_two_of_them(measured: Content) -> None:
     shown = re.findall(r"/docs/figures/([^)/]+)\.svg\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(shown) == 2
-    assert set(shown) <= set(docs_figures(measured))
+    assert set(shown) <= set(docs_figures("results", measured))
 
 
 def test_nothing_in_results_is_damaged(measured: Content) -> None:
