@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="where to draw it")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message="Full, and from now on fixed")
+    warnings.filterwarnings("ignore", message="These layers are full")
     print(machine())
     points = measure(chosen.tasks)
     if chosen.figure:

@@ -19,7 +19,7 @@ def modules_with_examples() -> list[str]:
     return [name.removesuffix(".__init__") for name in names]
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")  # examples use small layers
+@pytest.mark.filterwarnings("ignore:These layers are full")  # examples use small layers
 @pytest.mark.parametrize("name", modules_with_examples())
 def test_examples_in_docstrings_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ from torch.optim import AdamW
 from torch.utils.data import DataLoader, TensorDataset
 
 README = Path(__file__).parents[1] / "README.md"
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")  # small layers, for speed
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")  # small layers, for speed
 
 
 class HeadPerTask(nn.Module):

@@ -31,7 +31,7 @@ def main() -> None:
         if signal.getsignal(number := getattr(signal, name, signal.SIGINT)) is signal.SIG_DFL:
             signal.signal(number, end)
     if "" in sys.argv:  # as a path it would mean this folder
-        sys.exit("Error: An argument is empty. Is it a variable that was never set?")
+        sys.exit("Error: An argument is empty. Is it an unset variable?")
     app()
 
 

@@ -41,7 +41,7 @@ def count(runs: Path) -> int:
 def test_it_lists_each_kind_and_asks(runs: Path) -> None:
     result = remnant("clean", runs, answers="n\ny\nn\n")
     assert re.findall(r"^ ?(\w+): ", result.stdout, re.M) == ["unfinished", "duplicate", "corrupted"]
-    assert "Remove 1 unfinished run? (remnant resume continues unfinished runs.)" in result.stderr
+    assert "Remove 1 unfinished run? (remnant resume would continue them.)" in result.stderr
     assert "Removed 1 duplicate run." in result.stderr
     assert count(runs) == 4
 
@@ -72,5 +72,5 @@ def test_what_is_left_alone_is_named(runs: Path) -> None:
         assert f"Left alone: {first.path} is being written by another process." in result.stderr
     (first.path / "mine.txt").write_text("mine", encoding="utf-8")
     failed = remnant("clean", runs, "--only", "unfinished", "--yes", code=1)
-    assert "keeps mine.txt" in failed.stderr
+    assert "still has mine.txt. Only the run's own files were removed." in failed.stderr
     assert (first.path / "mine.txt").is_file()

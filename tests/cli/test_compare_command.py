@@ -53,7 +53,7 @@ def test_the_table_has_mean_and_deviation_of_each_method(small_runs: Path) -> No
         acc = [100 * x for x in accuracies(small_runs, method)]
         line = next(line for line in result.stdout.splitlines() if line.startswith(method))
         assert f"{fmean(acc):.2f} ± {stdev(acc):.2f}" in line
-    assert "* The best, or not told apart from it" in result.stdout
+    assert "* The best, or not significantly different from it" in result.stdout
     assert result.stderr == ""
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_compared_is_one_sentence(runs: Path, tmp_path: Path) -> 
     assert "is not a folder" in remnant("compare", tmp_path / "nowhere", code=1).stderr
     for run in find_runs(runs):
         (run.path / "result.json").unlink()
-    assert "holds no finished run to compare" in remnant("compare", runs, code=1).stderr
+    assert "contains no finished run to compare" in remnant("compare", runs, code=1).stderr
 
 
 def test_several_methods_run_one_after_another_and_end_in_one_table(

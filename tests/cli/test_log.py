@@ -97,7 +97,7 @@ def test_a_missing_library_is_named_before_the_run(plan: Plan, tmp_path: Path, m
         monkeypatch.setitem(LOGGERS, "missing", (Recorded, module))
         with pytest.raises(UserError, match=r"--log missing needs a package: pip install 'remnant\[missing\]'"):
             log_to("missing", plan, quiet=True).__enter__()
-    with pytest.raises(UserError, match=r"--log csv: there is no such logger. Write tensorboard, wandb, mlflow"):
+    with pytest.raises(UserError, match=r"--log csv: there is no such logger. Choose from: tensorboard, wandb, mlflow"):
         log_to("csv", plan, quiet=True).__enter__()
 
 

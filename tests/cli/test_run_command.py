@@ -66,7 +66,7 @@ def test_run_shows_progress_and_prints_the_matrix(folder: Path) -> None:
 
 
 def test_another_optimizer_with_the_recipes_lr_is_noted() -> None:
-    note = "adamw runs with lr=0.05, chosen for another optimizer. Set another with --set lr=…"
+    note = "adamw uses lr=0.05, which was chosen for another optimizer. Change it with --set lr=…"
     adamw = ("run", "permuted-digits", "finetune", *FEW, "--set", "optimizer=adamw")
     assert note in remnant(*adamw).stderr
     assert "Note" not in remnant(*adamw, "--set", "lr=0.001").stderr
@@ -77,7 +77,7 @@ def test_quiet_prints_the_result_alone() -> None:
     result = remnant("run", "permuted-digits", "finetune", *FEW, "--quiet")
     assert result.stderr == ""
     first, *rest = result.stdout.splitlines()
-    assert re.fullmatch(r"ACC \d+\.\d\d %   BWT [+-]\d\.\d{3}   \d+ s a seed, 1 seed", first)
+    assert re.fullmatch(r"ACC \d+\.\d\d %   BWT [+-]\d\.\d{3}   \d+ s per seed, 1 seed", first)
     assert rest == [rest[0]]
     assert rest[0].startswith("in runs")
 
@@ -88,7 +88,7 @@ def test_two_seeds_have_a_mean_and_a_deviation(folder: Path) -> None:
         run.save_matrix(AccuracyMatrix(1, [[acc]]))
         run.save_result({"acc": acc, "bwt": -acc / 10, "seconds": {"train": 2.0, "evaluate": 1.0}, "capacity": 1.0})
     result = remnant("run", "pmnist", "gpm", "--seeds", "2", "--device", "cpu")  # finished: nothing is run
-    assert "ACC 60.00 ± 14.14 %   BWT -0.060 ± 0.014   3 ± 0 s a seed, 2 seeds" in result.stdout
+    assert "ACC 60.00 ± 14.14 %   BWT -0.060 ± 0.014   3 ± 0 s per seed, 2 seeds" in result.stdout
     assert "paper: ACC 93.91 %   BWT -0.03" in result.stdout
 
 
@@ -130,14 +130,14 @@ def test_data_on_disk_needs_no_python_file(folder: Path) -> None:
 def test_resume_says_when_there_is_nothing_to_do(folder: Path) -> None:
     remnant("run", "permuted-digits", "finetune", *FEW)
     assert "Nothing to resume in runs: every run is finished." in remnant("resume", "runs").stdout
-    assert "nowhere holds no run" in remnant("resume", "nowhere", code=1).stderr
+    assert "nowhere contains no run" in remnant("resume", "nowhere", code=1).stderr
 
 
 def test_resume_starts_a_run_without_a_checkpoint(folder: Path) -> None:
     overrides = [word for word in FEW if "=" in word]
     run = RunFolder.create(folder / "runs", resolve("permuted-digits", "finetune", overrides), 4)
     result = remnant("resume", "runs", "--device", "cpu")
-    assert result.stderr.startswith("Resuming 1 run below runs.\n")
+    assert result.stderr.startswith("Resuming 1 run in runs.\n")
     assert "ACC" in result.stdout
     assert run.finished
 
@@ -157,7 +157,7 @@ def test_resume_starts_a_run_without_a_checkpoint(folder: Path) -> None:
         (["run", "permuted-digits", "gpm", "--protocol", "insane"], "--protocol insane: write paper or sane"),
         (
             ["run", "permuted-digits", "gpm", "--steps", "fast"],
-            "--steps fast: there is no such way to take steps. Use auto, captured",
+            "--steps fast: there is no such kind of steps. Use auto, captured",
         ),
         (["list", "settings", "gpmm"], "No method called 'gpmm'. Did you mean 'gpm'?"),
         (["run", "permuted-digits", "gpm", "--device", "gpu"], "--device gpu: there is no such device"),

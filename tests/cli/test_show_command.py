@@ -61,7 +61,7 @@ def test_show_prints_all_files_of_the_run(small_runs: Path) -> None:
 
 def test_the_printed_command_makes_the_same_run(small_runs: Path) -> None:
     for folder in find_runs(small_runs):
-        (line,) = re.findall(r"^Make it again: (.*)$", remnant("show", folder.path).stdout, re.M)
+        (line,) = re.findall(r"^Repeat it with: (.*)$", remnant("show", folder.path).stdout, re.M)
         words = shlex.split(line)
         overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
         assert words[:4] == ["remnant", "run", "permuted-digits", folder.method]
@@ -110,7 +110,7 @@ def test_show_warns_of_what_a_reader_should_know(runs: Path) -> None:
 def test_show_takes_a_folder_with_one_run_and_names_one_of_several(runs: Path) -> None:
     shutil.rmtree(of(runs, "gpm", 1).path)
     assert "gpm · seed 0" in remnant("show", runs / "permuted-digits" / "gpm").stdout
-    assert "There are runs further down, such as" in remnant("show", runs, code=1).stderr
+    assert "It contains runs, such as" in remnant("show", runs, code=1).stderr
     assert "is not a run" in remnant("show", runs / "nowhere", code=1).stderr
     damaged = of(runs, "gpm").path / "result.json"
     damaged.write_text("{", encoding="utf-8")

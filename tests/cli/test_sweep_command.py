@@ -92,7 +92,7 @@ def test_an_older_run_is_not_repeated_and_its_missing_drift_is_noted(folder: Pat
     (path,) = (run.path.relative_to(folder) for run in find_runs(folder / "runs"))
     before = json.loads((path / "result.json").read_text())
     result = remnant(*SWEEP, "--quiet")
-    assert f"Note: {path} was run before, without recording its drift" in result.stderr
+    assert f"Note: {path} was run before without recording its drift" in result.stderr
     assert json.loads((path / "result.json").read_text()) == before
 
 

@@ -19,7 +19,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
 }
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:Old outputs moved")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Old outputs moved")
 
 
 def trained(optimizer: str, dtype: torch.dtype, lr: float, steps: int, seed: int) -> tuple[GPM, Tensor]:

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from remnant import GPM
 from remnant.memory.bundle import Bundle
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:Old outputs moved")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Old outputs moved")
 
 
 class Net(nn.Module):

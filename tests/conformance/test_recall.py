@@ -225,9 +225,9 @@ def test_permutations_are_named_without_error() -> None:
 def test_a_recalled_task_is_only_for_reading() -> None:
     model, memory, optimizer = learnt()
     x, y = images(0)
-    with memory.recall(0), pytest.raises(RuntimeError, match="only for reading"):
+    with memory.recall(0), pytest.raises(RuntimeError, match="read-only"):
         train(model, optimizer, x, y, 0, steps=1)
-    with memory.recall(0), pytest.raises(RuntimeError, match="only for reading"), memory.recall(1):
+    with memory.recall(0), pytest.raises(RuntimeError, match="read-only"), memory.recall(1):
         pass
     with memory.recalling(), pytest.raises(RuntimeError, match=r"Leave the block of memory.recalling"):
         memory.consolidate([(x, y)], forward=forward_of(0))

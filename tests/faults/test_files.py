@@ -416,9 +416,9 @@ def test_a_read_only_folder_is_a_clear_error(run: RunFolder, write: Callable[[Ru
         path.chmod(0o444)
     run.path.chmod(0o555)
     try:
-        with pytest.raises(RunError, match="right to read and write"):
+        with pytest.raises(RunError, match="you may read and write"):
             write(run)
-        with pytest.raises(RunError, match="right to read and write"):
+        with pytest.raises(RunError, match="you may read and write"):
             RunFolder.create(run.path, Settings(), 0)
     finally:
         run.path.chmod(0o755)
@@ -437,6 +437,6 @@ def test_a_folder_that_turns_read_only_is_a_clear_error(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refused)
         patch.setattr(os, "write", refused)
-        with pytest.raises(RunError, match="right to read and write"):
+        with pytest.raises(RunError, match="you may read and write"):
             write(run)
     assert contents(run.path) == before

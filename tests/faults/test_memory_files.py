@@ -21,7 +21,7 @@ def test_a_damaged_memory_is_refused_or_works(run: Run) -> None:
     assert not any(counts[fault] for fault in FAULTS), counts
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 def test_four_threads_that_consolidate_and_save_one_memory_wait_for_each_other(tmp_path: Path) -> None:
     torch.manual_seed(0)
     tasks = [torch.randn(20, 3) @ torch.randn(3, 32) for _ in range(4)]

@@ -381,7 +381,7 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path, forks: Fork
     os.kill(pid, signal.SIGSTOP)
     result = runner.invoke(app, ["resume", str(run.path)])
     assert result.exit_code == 1
-    assert f"is being written by process {pid}. Wait until it has ended" in result.stderr
+    assert f"is being written by process {pid}. Wait for it to finish" in result.stderr
     assert "Traceback" not in result.output
     os.kill(pid, signal.SIGCONT)
     wait_for(lambda: run.finished and not lock.read_text())

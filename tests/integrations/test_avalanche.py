@@ -75,7 +75,7 @@ def test_heads_that_grow_must_be_excluded() -> None:
 def test_parts_of_a_task_are_refused() -> None:
     benchmark = to_avalanche(make_stream())
     online = split_online_stream(benchmark.train_stream, experience_size=20)
-    with pytest.raises(ValueError, match="GPM remembers whole ones"):
+    with pytest.raises(ValueError, match="GPM remembers whole tasks"):
         strategy(nn.Linear(12, 2), GPMPlugin()).train(next(iter(online)))
 
 

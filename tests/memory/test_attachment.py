@@ -12,7 +12,7 @@ from torch import nn
 
 from remnant import GPM, LeakError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 def test_an_optimizer_of_another_model_is_refused(memory: GPM, net: Net) -> None:

@@ -131,7 +131,7 @@ def test_a_state_of_another_model_is_refused() -> None:
         activation_drift(nn.Linear(2, 2), {}, [(torch.zeros(1, 2),)])
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_nothing_drifts_where_nothing_moves_inside_what_is_remembered(kind: type[torch.optim.Optimizer]) -> None:
     old = torch.randn(40, 3) @ torch.randn(3, 12)  # a plane of three dimensions, which the memory remembers completely

@@ -15,7 +15,7 @@ from remnant import GPM, StateError, Subspace
 from remnant.files import write_file
 from remnant.memory import codec
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 class Words(nn.Module):

@@ -19,7 +19,7 @@ from remnant import GPM
 def test_a_full_layer_is_frozen_to_the_bit_with_one_warning(optimizer: Callable[..., torch.optim.Optimizer]) -> None:
     model = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 2))
     memory = GPM(model, threshold={"0": 1.0, "2": 0.5})
-    with pytest.warns(UserWarning, match=r"Full, and from now on fixed: 0\.") as caught:
+    with pytest.warns(UserWarning, match=r"These layers are full and cannot change any more: 0\.") as caught:
         memory.consolidate(torch.randn(50, 4))
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -58,7 +58,7 @@ def test_a_full_layer_is_not_announced_again_after_loading(tmp_path: Path) -> No
         loaded.consolidate(torch.randn(20, 3))
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 def test_a_task_more_costs_a_full_memory_next_to_nothing(tmp_path: Path) -> None:
     memory = GPM(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)), threshold=1.0)
     sizes, bases = [], []

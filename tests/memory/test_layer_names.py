@@ -13,7 +13,7 @@ from two_heads import TwoHeads
 
 from remnant import GPM
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 def test_a_model_that_is_itself_a_layer_is_called_model() -> None:

@@ -17,7 +17,7 @@ from remnant import GPM, LeakError, UnsupportedError
 from remnant.memory import lora as lora_module
 
 peft = pytest.importorskip("peft", reason="peft is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore:Old outputs moved", "ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:Old outputs moved", "ignore:These layers are full")
 
 
 class Images(nn.Module):
@@ -273,7 +273,7 @@ def merged() -> Any:
         "padding": (lambda: adapted(Images(padding_mode="reflect"), "conv"), "padding"),
         "only B": (only_up_trains, "trains B but not A"),
         "merged": (merged, "unmerge_adapter"),
-        "no adapter": (perceptron, "LoRA adapters that train"),
+        "no adapter": (perceptron, "trainable LoRA adapters"),
     }.values(),
 )
 def test_adapters_that_would_not_be_exact_are_refused(model: Callable[[], Any], reason: str) -> None:
@@ -285,7 +285,7 @@ def test_other_layers_that_train_are_protected_as_usual_and_recall_is_refused() 
     model = adapted(perceptron(), "0", modules_to_save=["4"])
     names = set(GPM(model, lora="inputs").subspaces)
     assert names == {"base_model.model.0.lora_A.default", "base_model.model.4.modules_to_save.default"}
-    with pytest.raises(ValueError, match="excludes recall"):
+    with pytest.raises(ValueError, match="cannot be combined with recall"):
         GPM(model, lora="inputs", recall=True)
     with pytest.raises(ValueError, match="choose one of None, 'inputs'"):
         GPM(model, lora="weights")

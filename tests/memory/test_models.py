@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from remnant import GPM
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:enable_nested_tensor")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:enable_nested_tensor")
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Outputs = Callable[[nn.Module, Any], Tensor]

@@ -20,7 +20,7 @@ from remnant import GPM, StateError
 from remnant.files import write_file
 from remnant.memory import codec
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 @pytest.mark.parametrize("cut", [0.0, 0.0005, 0.01, 0.3, 0.9, 0.9999])
@@ -139,7 +139,7 @@ def test_a_newer_format_and_a_state_of_something_else_are_refused(
 ) -> None:
     path = tmp_path / "memory"
     write_file(path, *codec.pack({"step": 3}))
-    with pytest.raises(StateError, match="another state than a memory"):
+    with pytest.raises(StateError, match="does not hold a memory"):
         GPM.load(path, net)
     monkeypatch.setattr(codec, "VERSION", 7)
     memory.save(path)

@@ -15,7 +15,7 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(3, 2), nn.LayerNorm(2))
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 @pytest.mark.parametrize(
     ("full", "said"),
     [

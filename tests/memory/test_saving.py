@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from remnant import GPM, StateError, files
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 def test_a_saved_memory_is_the_memory_bit_for_bit(memory: GPM, net: Net, tmp_path: Path) -> None:

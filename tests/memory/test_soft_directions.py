@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from remnant import GPM, Subspace
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 @pytest.fixture(params=["linear", "embedding"])

@@ -12,7 +12,7 @@ from small_net import Net, data
 from remnant import GPM
 from remnant.memory import parse_threshold
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.1, 1.0001, 2, float("nan"), "0.97", True, None], ids=repr)

@@ -142,7 +142,7 @@ def test_a_class_without_examples_is_never_the_answer() -> None:
 
 
 def test_one_head_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="must be told the task"):
+    with pytest.raises(Exception, match="needs the task at test time"):
         run(Plan(resolve("pmnist", "icarl"), (0,), tmp_path, "cpu"), lambda progress: None)
 
 

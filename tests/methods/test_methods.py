@@ -394,7 +394,7 @@ SHORT = [("mlp", True), ("mlp", False), ("lenet", True), ("alexnet", False)]
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_on_every_network(name: str, kind: str, heads: bool) -> None:
     if METHODS[name].needs_task and not heads:
-        with pytest.raises(ValueError, match="must be told the task"):
+        with pytest.raises(ValueError, match="needs the task at test time"):
             learner(name, network(kind, 3))
         return
     method = learner(name, network(kind, (3, 3) if heads else 3), lr=0.05)

@@ -137,5 +137,5 @@ def test_settings_are_checked() -> None:
     training = resolve("split-cifar100", "packnet").training
     assert "patience" not in training  # a fixed number of epochs, of which the last ones come after pruning
     assert training["epochs"] > resolve("split-cifar100", "packnet").options["retrain"]
-    with pytest.raises(OptionError, match="must be told the task"):
+    with pytest.raises(OptionError, match="needs the task at test time"):
         resolve("pmnist", "packnet")

@@ -130,5 +130,5 @@ def test_a_task_uses_the_first_filters_alone() -> None:
 
 def test_settings_are_checked() -> None:
     assert "patience" not in resolve("split-cifar100", "space").training
-    with pytest.raises(OptionError, match="must be told the task"):
+    with pytest.raises(OptionError, match="needs the task at test time"):
         resolve("pmnist", "space")

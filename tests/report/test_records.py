@@ -19,7 +19,7 @@ def read(root: Path) -> Reading:
 
 
 def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="holds no run"):
+    with pytest.raises(RunError, match="contains no run"):
         read(tmp_path)
     with pytest.raises(RunError, match="is not a folder"):
         read(tmp_path / "nowhere")

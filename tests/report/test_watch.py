@@ -101,7 +101,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     in_pauses(monkeypatch)
     words = ["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report"), "--watch", "--port", "0"]
     result = CliRunner().invoke(app, words)
-    assert (result.exit_code, result.output.splitlines()[-1]) == (0, "Stopped. The report stays as it is.")
+    assert (result.exit_code, result.output.splitlines()[-1]) == (0, "Stopped. The report is kept.")
     assert "Serving http://127.0.0.1:" in result.output
 
 
@@ -111,5 +111,5 @@ def test_a_port_in_use_and_a_folder_without_runs_are_errors(tmp_path: Path) -> N
         taken.listen()
         with pytest.raises(UserError, match="Choose another with --port"):
             watch_report([tmp_path], tmp_path / "report", taken.getsockname()[1], lambda *_: None, lambda _: None)
-    with pytest.raises(RunError, match="holds no run"):
+    with pytest.raises(RunError, match="contains no run"):
         watch_report([tmp_path], tmp_path / "report", 0, lambda *_: None, lambda _: None)

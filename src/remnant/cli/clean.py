@@ -10,13 +10,13 @@ from remnant.errors import UserError, did_you_mean
 from .app import app, err, print_error, print_text
 from .runs import for_each
 
-RESUMES = " (remnant resume continues unfinished runs.)"
+RESUMES = " (remnant resume would continue them.)"
 
 
 @app.command()
 def clean(
-    folder: Annotated[Path, Argument(help="A folder with run folders in it.")] = Path("runs"),
-    only: Annotated[str, Option(help="Only these: unfinished, duplicate or corrupted.")] = "",
+    folder: Annotated[Path, Argument(help="A folder that contains runs.")] = Path("runs"),
+    only: Annotated[str, Option(help="Only one kind: unfinished, duplicate or corrupted.")] = "",
     yes: Annotated[bool, Option("--yes", "-y", help="Remove them without asking.")] = False,
 ) -> None:
     """Remove unfinished, duplicate and corrupted runs. Lists them and asks first.

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 @app.command()
 def compare(
-    folders: Annotated[list[Path] | None, Argument(help="Folders with run folders in them. Default: runs.")] = None,
+    folders: Annotated[list[Path] | None, Argument(help="Folders that contain runs. Default: runs.")] = None,
     benchmark: Annotated[str | None, Option(help="Only this benchmark.")] = None,
-    output: Annotated[Path | None, Option("--output", "-o", help="Also write all formats and pictures here.")] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="Also write all formats and pictures to this folder.")
+    ] = None,
     csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
     markdown: Annotated[bool, Option("--markdown", help="Print Markdown.")] = False,
     latex: Annotated[bool, Option("--latex", help="Print LaTeX.")] = False,
@@ -50,12 +52,16 @@ def compare(
 @app.command()
 def report(
     folders: Annotated[
-        list[Path] | None, Argument(help="Folders with run folders in them. Default: runs, or else results.")
+        list[Path] | None, Argument(help="Folders that contain runs. Default: runs if it exists, otherwise results.")
     ] = None,
-    output: Annotated[Path, Option("--output", "-o", help="The folder of the report.")] = Path("report"),
+    output: Annotated[Path, Option("--output", "-o", help="The folder to write the report to.")] = Path("report"),
     docs: Annotated[Path | None, Option(help="Also write results.md and its figures to this folder.")] = None,
-    watch: Annotated[bool, Option("--watch", help="Serve the page here, and update it as runs write.")] = False,
-    port: Annotated[int, Option(help="The port of --watch on 127.0.0.1. 0 picks a free one.", min=0, max=65535)] = 8484,
+    watch: Annotated[
+        bool, Option("--watch", help="Serve the page on this machine and update it while runs write.")
+    ] = False,
+    port: Annotated[
+        int, Option(help="The port for --watch on 127.0.0.1. 0 picks a free one.", min=0, max=65535)
+    ] = 8484,
 ) -> None:
     """Write a page with all runs, tables and figures. Each is also a file: SVG, PDF, PNG, Markdown, CSV, LaTeX.
 
@@ -65,20 +71,20 @@ def report(
 
     roots = folders or [Path("runs") if Path("runs").is_dir() else Path("results")]
     if watch and docs:
-        raise UserError("--watch writes no --docs. Leave one of them out.")
+        raise UserError("--watch and --docs cannot be combined. Leave one of them out.")
     if not watch:
         print_report(write_report(roots, output, docs), output)
         return
 
     def started(address: str, content: "Content") -> None:
         print_report(content, output)
-        print_text(f"Serving {address} to this machine. Ctrl-C ends it.")
+        print_text(f"Serving {address} on this machine. Press Ctrl-C to stop.")
 
     with suppress(KeyboardInterrupt), naming_missing_packages("The report"):
         from remnant.report import watch_report
 
         watch_report(roots, output, port, started, print_error)
-    print_text("Stopped. The report stays as it is.")
+    print_text("Stopped. The report is kept.")
 
 
 def print_report(content: "Content", output: Path) -> None:

@@ -74,7 +74,7 @@ def list_settings(
     method: Annotated[str, typer.Argument(help="A method (remnant list methods), or path/to/file.py:Name.")],
     benchmark: Annotated[
         str | None,
-        typer.Option(help="Show the values for this benchmark. Without it, shows those for your own streams."),
+        typer.Option(help="Show the values for this benchmark. Default: the values for your own streams."),
     ] = None,
 ) -> None:
     """List every setting that --set can change, and what the method and its training do with them.

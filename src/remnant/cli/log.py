@@ -16,7 +16,7 @@ from .loggers import LOGGERS, Logger
 def log_to(name: str, plan: Plan, quiet: bool) -> Iterator[Watcher]:
     """Gives a watcher that logs each seed of a plan. An error of a logger ends the logging, and not the run."""
     if name not in LOGGERS:
-        raise UserError(f"--log {name}: there is no such logger. Write {', '.join(LOGGERS)}.")
+        raise UserError(f"--log {name}: there is no such logger. Choose from: {', '.join(LOGGERS)}.")
     logger, module = LOGGERS[name]
     try:
         # Without the library, Python would import the folder wandb/ that it has left here in earlier runs.

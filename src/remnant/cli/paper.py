@@ -27,8 +27,10 @@ def reproduce(
     device: Device = "auto",
     parallel: Parallel = 0,
     runs: Root = Path("runs"),
-    kept: Annotated[Path, Option("--results", help="The folder of finished results.")] = Path("results"),
-    run_missing: Annotated[bool, Option("--run/--no-run", help="Run what is missing, or only print.")] = True,
+    kept: Annotated[Path, Option("--results", help="Folder of finished results, which are not run again.")] = Path(
+        "results"
+    ),
+    run_missing: Annotated[bool, Option("--run/--no-run", help="Run what is missing, or only print the table.")] = True,
     quiet: Quiet = False,
 ) -> None:
     """Reproduce a table of the paper. Runs what is missing, and prints our figures beside the paper's.

@@ -131,7 +131,7 @@ def run_plans(title: str, plans: Mapping[str, Plan], quiet: bool, log: str = "",
             acc = Spread.of([result.get("acc") for result in found], 100).text(2)
             bwt = Spread.of([result.get("bwt") for result in found]).text(3, "+")
             seconds = Spread.of([sum(result.get("seconds", {}).values()) for result in found]).text(0)
-            print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s a seed, {len(found)} seed{'s' * (len(found) != 1)}")
+            print_text(f"ACC {acc} %   BWT {bwt}   {seconds} s per seed, {len(found)} seed{'s' * (len(found) != 1)}")
             settings = plan.settings
             paper = recipe(settings.benchmark, settings.protocol).paper.get(settings.method)
             # The paper's figures are for the recipe's settings, and would mislead beside others.

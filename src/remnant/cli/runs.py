@@ -27,14 +27,23 @@ Method = Annotated[str, Argument(help="A method (remnant list methods), or path/
 Methods = Annotated[
     str, Argument(help="A method (remnant list methods), path/to/file.py:Name, or several: gpm,ewc,er.")
 ]
-Root = Annotated[Path, Option("--runs", help="The folder of runs.")]
-Seeds = Annotated[str, Option(help="5 runs seeds 0 to 4; 1,3 runs seeds 1 and 3; 7, runs seed 7.")]
-Device = Annotated[str, Option(help="auto or cuda: all GPUs; cuda:0,cuda:2: these; cpu.")]
-Parallel = Annotated[int, Option(min=0, help="Seeds at once: per GPU (0: all), or on the CPU (0: one per core).")]
-On = Annotated[str, Option(help="here, ray, ray://HOST:PORT, slurm or slurm:partition=gpu,time=240 (docs/cluster.md).")]
+Root = Annotated[Path, Option("--runs", help="The folder for runs.")]
+Seeds = Annotated[str, Option(help="How many (5: seeds 0 to 4), or which (1,3; write 7, for seed 7 alone).")]
+Device = Annotated[
+    str, Option(help="cpu, cuda (all GPUs), some GPUs (cuda:0,cuda:2), or auto (GPUs if there are any).")
+]
+Parallel = Annotated[
+    int, Option(min=0, help="Seeds to run at once, per GPU or on the CPU. 0: all per GPU, one per CPU core.")
+]
+On = Annotated[
+    str, Option(help="Where to run: here, ray, ray:HOST:PORT, slurm or slurm:partition=gpu,time=240 (docs/cluster.md).")
+]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print only the result.")]
 Log = Annotated[str, Option(help="Also log to tensorboard, wandb or mlflow.", show_default=False)]
-AS_BEFORE = "Default: as in the original run."
+AS_BEFORE = " Default: as in the original run."
+BIT_EQUAL = "Give bit-equal results on the same machine."
+TF32 = "Use TensorFloat-32 on GPUs."
+CHECKPOINTS = "Epochs between checkpoints. 0: only after each task."
 LARGEST_SEED = 2**32 - 1
 MOST_SEEDS = 10_000
 SET = "Change a setting: lr=0.1, threshold.start=0.95, network.name=file.py:Net."
@@ -47,15 +56,17 @@ class RunOptions:
     seeds: Seeds = "1"
     set: Annotated[list[str] | None, Option(help=SET)] = None
     protocol: Annotated[
-        str, Option(help="paper: as the published scripts do it. sane: with their known faults corrected.")
+        str, Option(help="paper: as the published scripts do it; sane: with their known faults corrected.")
     ] = "paper"
     device: Device = "auto"
     parallel: Parallel = 0
     on: On = "here"
-    deterministic: Annotated[bool, Option("--deterministic", help="Bit-equal results on the same machine.")] = False
-    tf32: Annotated[bool, Option(help="Use TensorFloat-32 on GPUs.")] = True
-    steps: Annotated[str, Option(help="auto: the fastest way; captured: CUDA graphs; eager: one by one.")] = "auto"
-    checkpoint_every: Annotated[int, Option(min=0, help="Epochs between checkpoints (0: only after tasks).")] = 20
+    deterministic: Annotated[bool, Option("--deterministic", help=BIT_EQUAL)] = False
+    tf32: Annotated[bool, Option(help=TF32)] = True
+    steps: Annotated[
+        str, Option(help="How to take steps: captured (CUDA graphs), eager (one by one) or auto (the fastest).")
+    ] = "auto"
+    checkpoint_every: Annotated[int, Option(min=0, help=CHECKPOINTS)] = 20
     runs: Root = Path("runs")
     log: Log = ""
     quiet: Quiet = False
@@ -81,7 +92,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if "," in text:
         return tuple(dict.fromkeys(numbers))
     if numbers[0] > MOST_SEEDS:  # most likely the number of one seed
-        raise UserError(f"--seeds {shown}: these are too many. For the one seed {numbers[0]} write --seeds {shown},")
+        raise UserError(f"--seeds {shown}: too many seeds. For the single seed {numbers[0]}, write --seeds {shown},")
     return tuple(range(numbers[0]))
 
 
@@ -102,7 +113,7 @@ def _with_run_options(command: Callable[..., None]) -> Callable[..., None]:
 @app.command()
 @_with_run_options
 def run(benchmark: Benchmark, method: Methods, options: RunOptions) -> None:
-    """Train methods on a benchmark. Finished seeds are not run again, interrupted ones continue.
+    """Train methods on a benchmark. Finished seeds are skipped, and interrupted ones continue.
 
     Example: remnant run permuted-digits gpm --seeds 5 --set lr=0.05
     """
@@ -118,10 +129,8 @@ def run(benchmark: Benchmark, method: Methods, options: RunOptions) -> None:
         settings = resolve(benchmark, name, changes, options.protocol)
         by_hand = {change.partition("=")[0].partition(".")[0] for change in changes}
         if settings.optimizer and "optimizer" in by_hand and "lr" not in by_hand:
-            chosen = (
-                f"{settings.optimizer['name']} runs with lr={settings.options['lr']:g}, chosen for another optimizer"
-            )
-            print_error(f"{chosen}. Set another with --set lr=…", "Note", "yellow")
+            chosen = f"{settings.optimizer['name']} uses lr={settings.options['lr']:g}, which was chosen for another optimizer"
+            print_error(f"{chosen}. Change it with --set lr=…", "Note", "yellow")
         plans.append(options.plan(settings))
     if len(plans) == 1:
         complete = run_plans(f"{benchmark} · {plans[0].settings.method}", {"": plans[0]}, options.quiet, options.log)
@@ -132,18 +141,18 @@ def run(benchmark: Benchmark, method: Methods, options: RunOptions) -> None:
 
 @app.command()
 def resume(
-    path: Annotated[Path, Argument(help="A run folder, or a folder that holds several.")],
+    path: Annotated[Path, Argument(help="A run folder, or a folder that contains runs.")],
     device: Device = "auto",
     parallel: Parallel = 0,
     on: On = "here",
-    deterministic: Annotated[bool | None, Option(help=AS_BEFORE)] = None,
-    tf32: Annotated[bool | None, Option(help=AS_BEFORE)] = None,
-    checkpoint_every: Annotated[int | None, Option(min=0, help=AS_BEFORE)] = None,
-    trust: Annotated[bool, Option("--trust", help="Run Python files that came with a run folder.")] = False,
+    deterministic: Annotated[bool | None, Option(help=BIT_EQUAL + AS_BEFORE)] = None,
+    tf32: Annotated[bool | None, Option(help=TF32 + AS_BEFORE)] = None,
+    checkpoint_every: Annotated[int | None, Option(min=0, help=CHECKPOINTS + AS_BEFORE)] = None,
+    trust: Annotated[bool, Option("--trust", help="Allow Python files that came with a run folder to run.")] = False,
     log: Log = "",
     quiet: Quiet = False,
 ) -> None:
-    """Continue interrupted runs in the way they were started.
+    """Continue interrupted runs with their original options.
 
     Example: remnant resume runs
     """
@@ -160,9 +169,9 @@ def resume(
         print_error(problem)
     if plans and not quiet:
         runs = sum(len(plan.seeds) for plan in plans)
-        print_text(f"Resuming {runs} run{'s' * (runs > 1)} below {path}.", err)
+        print_text(f"Resuming {runs} run{'s' * (runs > 1)} in {path}.", err)
     named = {f"{plan.settings.benchmark} {plan.settings.method} {plan.settings.digest}": plan for plan in plans}
-    complete = not plans or run_plans(f"Below {path}", named, quiet, log)
+    complete = not plans or run_plans(f"Runs in {path}", named, quiet, log)
     raise Exit(not complete or bool(problems))
 
 
@@ -175,7 +184,9 @@ def sweep(
         list[str], Option(help="Values of a setting: samples=50,100. With --search, ranges too: lr=0.001..0.1:log.")
     ],
     options: RunOptions,
-    search: Annotated[int, Option(min=0, help="Search so many trials by validation accuracy, with Optuna.")] = 0,
+    search: Annotated[
+        int, Option(min=0, help="Number of trials for Optuna, which chooses by validation accuracy. 0: no search.")
+    ] = 0,
 ) -> None:
     """Run a method for several values of a setting. Prints ACC, BWT and memory for each.
 

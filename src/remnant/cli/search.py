@@ -23,7 +23,7 @@ def run_search(
         run_plans(title, plans, quiet, log, results=False)
     ranking = search.ranking()
     if not ranking:
-        raise RunError(f"No trial of {search.path} has a result. Search smaller values.")
+        raise RunError(f"No trial of {search.path} has a result. Search a smaller range.")
     column = "validation ACC, %"
     print_rows(title, [{**t["values"], column: f"{100 * t['validation_acc']:.2f}"} for t in ranking[:SHOWN]])
     changes = [f"{key}={value}" for key, value in ranking[0]["values"].items()]

@@ -41,7 +41,11 @@ def show(run: Run) -> None:
             print_rows(title, rows, ("layer", "loss", "validation accuracy %"))
     for warning in found.warnings():
         print_text(f"\nWarning: {warning}", style="yellow")
-    print_text(f"\nMake it again: {found.command}" if found.command else "\nNo recipe leads to these settings.")
+    print_text(
+        f"\nRepeat it with: {found.command}"
+        if found.command
+        else "\nNo command repeats this run, because no recipe leads to its settings."
+    )
 
 
 @app.command()

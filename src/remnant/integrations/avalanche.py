@@ -46,7 +46,7 @@ class GPMPlugin(TaskMemory, SupervisedPlugin):
         """Attaches the memory, after Avalanche has adapted the model and its optimizer."""
         if isinstance(strategy.experience, OnlineCLExperience):
             raise ValueError(
-                "An online experience is a part of a task, and GPM remembers whole ones. Train on the original benchmark."
+                "An online experience is only a part of a task, and GPM remembers whole tasks. Use the original benchmark."
             )
         self.begin_task(strategy.model, [strategy.optimizer])
 

@@ -37,7 +37,7 @@ class Attachment:
                     continue
                 raise ValueError(
                     "This optimizer or these weights are attached to another memory. Two memories would undo each other's "
-                    "steps: call detach() of the other one first."
+                    "steps: call detach() on the other one first."
                 )
         self.check()
         # A step may be compiled as a whole. The hooks depend on the task, so they are left out of its graph.
@@ -75,7 +75,7 @@ class Attachment:
         for name, parameter in named.items():
             if parameter in new and parameter.requires_grad and protection.selects(name):
                 raise ValueError(
-                    f"{name!r} did not exist or did not train when the memory was made, so it is not protected. Exclude "
+                    f"{name!r} did not exist or was not trainable when the memory was made, so it is not protected. Exclude "
                     "it by a pattern (new heads may be added under it at any time), or make a new memory."
                 )
         self._identities = _identities(optimizer)
@@ -162,8 +162,8 @@ def hooked_optimizers(optimizer: Any) -> list[Optimizer]:
         raise TypeError(f"attach takes a torch optimizer, {_instead_of(optimizer)}.")
     if hasattr(optimizer, "second_step") and len(seen) == 1:
         raise ValueError(
-            f"{type(optimizer).__name__} steps by first_step and second_step and has no base_optimizer, so its steps "
-            "cannot be watched. Call memory.project() before second_step() and memory.restore() after it."
+            f"{type(optimizer).__name__} steps by first_step and second_step and has no base_optimizer, so the memory "
+            "cannot protect its steps. Call memory.project() before second_step() and memory.restore() after it."
         )
     return found
 

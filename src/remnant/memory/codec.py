@@ -61,7 +61,9 @@ def pack(state: dict[str, Any]) -> list[bytes | memoryview]:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > LONGEST_HEADER:
-        raise ValueError(f"All but the tensors takes {len(text):,} bytes and may take {LONGEST_HEADER:,}: use tensors.")
+        raise ValueError(
+            f"A state may have {LONGEST_HEADER:,} bytes besides its tensors, not {len(text):,}: use tensors."
+        )
     return [len(text).to_bytes(8, "little"), text, *pieces]
 
 
@@ -80,9 +82,9 @@ def read(path: Path) -> dict[str, Any]:
 def _read(file: BufferedReader) -> dict[str, Any]:
     metadata, places = _read_header(file)
     if STATE not in metadata:
-        raise DamagedError("it is a safetensors file of another program")
+        raise DamagedError("it is a safetensors file from another program")
     if metadata.get(CHECKSUM) != _checksum(metadata[STATE], places, partial(_chunks, file)):
-        raise DamagedError("its content has changed since it was written (its checksum is another)")
+        raise DamagedError("its content has changed since it was written (its checksum does not match)")
     content = json.loads(metadata[STATE])
     if (version := content["version"]) != VERSION:
         raise VersionError(f"it has version {version} of the format; this release reads version {VERSION}")

@@ -40,7 +40,7 @@ class Constraint:
         """Refuses steps while a recalled network is in place: they would be lost."""
         self.check_steps()
         self.settle()
-        self._no_steps = "A recalled task is only for reading. Leave the block of memory.recall() before you go on."
+        self._no_steps = "A recalled task is read-only. Leave the block of memory.recall() first."
         try:
             yield
         finally:

@@ -26,7 +26,7 @@ UNUSABLE: dict[str, Callable[[Tensor], bool]] = {
     "is sharded twice (FSDP with tensor parallelism): use one of them": lambda p: (
         is_sharded(p) and sum(not placement.is_replicate() for placement in cast(Any, p).placements) > 1
     ),
-    "is sharded over some of the processes: make its mesh of all of them": lambda p: (
+    "is sharded over only some of the processes: use a mesh of all of them": lambda p: (
         is_sharded(p) and cast(Any, p).device_mesh.size() != world()[1]
     ),
     "is on the meta device: load its values first": lambda p: p.is_meta,
@@ -73,7 +73,7 @@ class Protection:
         sketch: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise TypeError(f"GPM takes a model, and {model!r} is no torch.nn.Module.")
+            raise TypeError(f"GPM takes a torch.nn.Module, not {model!r}.")
         for option, patterns in (("protect", protect), ("exclude", exclude)):
             if isinstance(patterns, str):
                 raise TypeError(f'{option} takes a list of patterns: write {option}=["{patterns}"].')
@@ -140,9 +140,7 @@ class Protection:
                 f"GPM cannot protect these adapters: {'; '.join(refused)}. Leave them out of the LoraConfig."
             )
         if not adapters:
-            raise UnsupportedError(
-                'lora="inputs" needs a model of peft with LoRA adapters that train: get_peft_model(…).'
-            )
+            raise UnsupportedError('lora="inputs" needs a peft model with trainable LoRA adapters: get_peft_model(…).')
         return adapters
 
     def _find_views(self, norm: str) -> list[NamedView]:

@@ -98,11 +98,11 @@ class GPM(Loop):
             if value not in CHOICES[option]:
                 raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, CHOICES[option]))}.")
         if norm == "per-task" and not recall:
-            raise ValueError('norm="per-task" needs recall=True: only `recall` puts the norms of an old task in place.')
+            raise ValueError('norm="per-task" needs recall=True: only `recall` brings back the norms of an old task.')
         if lora and recall:
             raise ValueError(
-                'lora="inputs" excludes recall=True, which reads protected weights, and here only A is one. Save the adapter '
-                "of each task before `consolidate` to have its network back."
+                'lora="inputs" cannot be combined with recall=True. To get the network of a task back, save its adapter '
+                "before `consolidate`."
             )
         if sketch is not None and (type(sketch) is not int or sketch < 1):
             raise ValueError(

@@ -94,5 +94,7 @@ class Loop:
         needed = {parameter: ours[parameter] for parameter in self._protection.parameters}
         for parameter, name in needed.items():
             if name not in theirs or theirs[name].shape != parameter.shape:
-                raise ValueError(f"restore takes a copy of the memory's model, and {name!r} is not in this one alike.")
+                raise ValueError(
+                    f"restore takes a copy of the memory's model, and this one has no {name!r} of the same shape."
+                )
         self._constraint.restore({parameter: theirs[name].detach() for parameter, name in needed.items()})

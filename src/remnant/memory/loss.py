@@ -18,5 +18,5 @@ def usual_loss(output: Any, batch: Any) -> Tensor:
         classes = not batch[1].is_floating_point()
         return F.cross_entropy(output, batch[1]) if classes else F.mse_loss(output, batch[1])
     raise ValueError(
-        "recall=True measures a loss, and these batches have no targets. Pass recall=lambda output, batch: …"
+        "recall=True measures a loss, but these batches have no targets. Pass recall=lambda output, batch: …"
     )

@@ -104,7 +104,7 @@ class Recall:
         now, saved = self._unprotected(), {clean(name) for name in self._protection.model.state_dict()}
         values = {name: value for name, value in self._latest(tasks).items() if name in now}
         if lost := [n for n, value in values.items() if n in saved and now[n].shape != value.shape]:
-            raise RuntimeError(f"{lost[0]!r} has another shape than in the old task, so the task cannot be recalled.")
+            raise RuntimeError(f"{lost[0]!r} had another shape in the old task, so the task cannot be recalled.")
         return {now[n]: value for n, value in values.items() if now[n].shape == value.shape}
 
     @torch.no_grad()
@@ -180,10 +180,10 @@ class Recall:
             raise RuntimeError("No task is remembered yet, so none can be recognised. Call consolidate first.")
         name, rows = self.first_layer(batch, forward)
         if other := {record.first_layer for record in self.tasks} - {name}:
-            raise ValueError(f"These inputs reach {name!r} first, and those of an old task reached {other.pop()!r}.")
+            raise ValueError(f"These inputs reach {name!r} first, but those of an old task reached {other.pop()!r}.")
         examples = len(next(tensors_in(batch)))
         if rows[0].shape[0] % examples:
-            raise ValueError(f"The rows of {name!r} cannot be told apart by example. Pass one example at a time.")
+            raise ValueError(f"The rows of {name!r} cannot be assigned to examples. Pass one example at a time.")
         inputs = [record.inputs for record in self.tasks]
         nothing = [type(subspace)(subspace.capacity) for subspace in inputs[0]]  # "no task" competes, too
         *residuals, whole = (_residual(rows, own).reshape(examples, -1).sum(dim=1) for own in (*inputs, nothing))

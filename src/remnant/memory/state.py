@@ -74,7 +74,9 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
             raise ValueError(f"there is no module {unknown.pop()!r}")
         _check_schema(memory, saved, complete=tasks > 0)
         if (saved["recall"] is None) != (memory._recall is None):
-            raise StateError("Of the saved memory and this one, only one was made with recall=True. Make both alike.")
+            raise StateError(
+                "Either the saved memory or this one was made with recall=True, but not both. Make both alike."
+            )
         layers = {w: _read_layer(w, saved["layers"][w.name], tasks) for w in memory._protection.weights}
         loaded = {weight.name: subspaces for weight, (subspaces, _) in layers.items()}
         records = memory._recall.read(saved["recall"], tasks, loaded) if memory._recall else None
@@ -165,7 +167,7 @@ def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdS
         raise StateError(f"{path} does not hold a memory that GPM.save() wrote: {error}. Load another copy.") from error
     settings = saved.get("settings")
     if not isinstance(settings, dict) or "threshold" not in settings or any(map(is_tensor, settings.values())):
-        raise StateError(f"{path} holds another state than a memory: it was not written by GPM.save().")
+        raise StateError(f"{path} does not hold a memory: it was not written by GPM.save().")
     if threshold is not None:
         settings = {**settings, "threshold": threshold}
     if settings["threshold"] is None:

@@ -116,7 +116,7 @@ class Method(Stateful):
     def __init__(self, network: Network, *, lr: Annotated[float, number(0, 10, above=True)] = 0.01) -> None:
         if self.needs_task and not network.multi_head:
             raise ValueError(
-                f"{self.name or type(self).__name__} must be told the task at test time, but this stream has one head for all "
+                f"{self.name or type(self).__name__} needs the task at test time, but this stream has one head for all "
                 "tasks. Choose a stream with one head per task, or another method."
             )
         self.device = next(network.parameters()).device

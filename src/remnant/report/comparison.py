@@ -129,9 +129,9 @@ def compare_runs(roots: Sequence[Path], benchmark: str | None = None) -> Compare
     found = {variant.benchmark for variant in variants}
     where = ", ".join(map(str, roots))
     if not found:
-        raise UserError(f"{where} holds no finished run to compare. remnant resume continues unfinished ones.")
+        raise UserError(f"{where} contains no finished run to compare. remnant resume continues unfinished ones.")
     if benchmark is not None and benchmark not in found:
-        raise UserError(f"{where} holds no finished run of '{benchmark}'. {did_you_mean(benchmark, found)}")
+        raise UserError(f"{where} contains no finished run of '{benchmark}'. {did_you_mean(benchmark, found)}")
     chosen = [variant for variant in variants if benchmark in (None, variant.benchmark)]
     return Compared(tuple(comparisons(chosen)), reading)
 

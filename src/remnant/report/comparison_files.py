@@ -58,7 +58,7 @@ def _remarks(comparison: Comparison) -> tuple[str, ...]:
     remarks = []
     if others:
         remarks.append(
-            f"{BEST} The best, or not told apart from it: the 95 % interval of the difference includes 0. "
+            f"{BEST} The best, or not significantly different from it: the 95 % interval of the difference includes 0. "
             "Each interval is for one pair of methods."
         )
     if any(estimate.mark == CANNOT_SAY for estimate in estimates):
@@ -66,7 +66,7 @@ def _remarks(comparison: Comparison) -> tuple[str, ...]:
     if any(estimate.interval and not estimate.paired for estimate in others):
         remarks.append("Where the seeds differ from the best method's, the interval is Welch's, else it is paired.")
     if bounds := [row.variant.method for row in comparison.rows if row.bound]:
-        remarks.append(f"{' and '.join(dict.fromkeys(bounds))}: a bound, which does not compete.")
+        remarks.append(f"{' and '.join(dict.fromkeys(bounds))}: a bound, which is not ranked.")
     return tuple(remarks)
 
 

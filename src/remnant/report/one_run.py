@@ -124,7 +124,7 @@ class OneRun:
         if environment.get("modified"):
             yield "Remnant's code had changes that were not committed, so the commit does not identify it."
         if before := [str(each.get("commit") or each.get("remnant"))[:12] for each in environment.get("before", [])]:
-            yield f"It was begun with another version of the code ({', '.join(before)}), and mixes the versions."
+            yield f"It was started with another version of the code ({', '.join(before)}), so the result mixes two versions."
 
     def _measurements(self) -> Iterator[str]:
         for layer, added in self.record.ranks.items():

@@ -105,7 +105,9 @@ def read_runs(roots: Sequence[Path]) -> Reading:
             except RunError as error:  # whose message need not repeat the path
                 damaged.append(Damaged(shown, str(error).replace(f"{path}/", "").replace(str(path), "it")))
     if not (runs or damaged or timed):
-        raise RunError(f"{', '.join(map(str, roots))} holds no run. Give a folder with runs, such as results or runs.")
+        raise RunError(
+            f"{', '.join(map(str, roots))} contains no run. Give a folder with runs, such as results or runs."
+        )
     return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), timed)
 
 

@@ -98,6 +98,8 @@ def test_a_run_of_another_kind_of_device_is_not_continued_with_other_random_numb
     state, _ = run.load_checkpoint()
     assert state is not None
     run.save_checkpoint({**state, "random": torch.zeros(16, dtype=torch.uint8)})  # a GPU's state: a seed and an offset
-    with pytest.raises(RunError, match=r"not begun on this kind of device \(cpu\).* Resume it with --device cuda"):
+    with pytest.raises(
+        RunError, match=r"started on another kind of device than cpu, which.* Resume it with --device cuda"
+    ):
         run_plan(plan)
     assert not run.finished

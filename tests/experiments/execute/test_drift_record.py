@@ -113,8 +113,6 @@ def test_an_interrupted_run_records_the_same_drift(tmp_path: Path, own: bool) ->
 def test_a_drift_wanted_too_late_is_a_note_and_no_error(tmp_path: Path) -> None:
     cut(plan(tmp_path, drift=False), MOMENTS["in the second task"])
     folder, notes = run(plan(tmp_path))
-    assert (
-        "the drift is not recorded: the run began without recording it, and the first task's network is gone" in notes
-    )
+    assert "the drift is not recorded: the run was started without it, and the first task's network is gone" in notes
     assert folder.finished
     assert folder.drift() is None

@@ -84,7 +84,7 @@ def test_a_folder_that_existed_before_stays_and_is_named(tmp_path: Path) -> None
     with pytest.raises(RunError, match="cannot take images"):
         run_plan(asked, heard.append)
     assert [run.path for run in find_runs(tmp_path)] == [old.path]
-    assert [p.note for p in heard] == [f"no epoch was ever completed in {old.path}; remove it if you do not need it"]
+    assert [p.note for p in heard] == [f"no epoch was completed in {old.path}; remove it if you do not need it"]
     assert not old.begun
 
 

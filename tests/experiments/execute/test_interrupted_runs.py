@@ -29,5 +29,5 @@ def test_edited_settings_do_not_start_another_run(run: RunFolder, tmp_path: Path
     file.write_text(file.read_text().replace('"lr": 0.05', '"lr": 0.5'))
     plans, (trouble,) = unfinished(tmp_path, "cpu", 1)
     assert plans == []
-    assert "were they edited" in trouble
+    assert "Were they edited?" in trouble
     assert [found.path for found in find_runs(tmp_path)] == [run.path]

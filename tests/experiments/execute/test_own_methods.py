@@ -83,7 +83,7 @@ def test_another_optimizer_changes_the_result(tmp_path: Path) -> None:
 
 def test_a_start_that_forgets_the_task_is_refused(added: Callable[[type[Method]], None], tmp_path: Path) -> None:
     added(type("NoStart", (Own,), {"start": lambda self, task: None}))
-    with pytest.raises(RunError, match=r"own: its start\(task\) must call super\(\)\.start\(task\)"):
+    with pytest.raises(RunError, match=r"own: start\(task\) must call super\(\)\.start\(task\)"):
         run(plan(tmp_path))
 
 
@@ -107,7 +107,7 @@ def test_early_stopping_without_a_validation_set_is_not_silent(
         return [progress.note for progress in heard if progress.note]
 
     (note,) = notes("stream.valid=0.0", *stopping)
-    assert note == "tasks without a validation set (stream.valid) train all their epochs: no early stopping"
+    assert note == "no early stopping: without a validation set (stream.valid), tasks train all epochs"
     assert notes("stream.valid=0.1", *stopping) == []
     assert notes("stream.valid=0.0") == []
 

@@ -135,5 +135,5 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
         port.bind(("127.0.0.1", 0))  # nobody listens there
         where = f"127.0.0.1:{port.getsockname()[1]}"
         for on in (f"ray:{where}", f"ray://{where}"):
-            with pytest.raises(RunError, match=r"no Ray cluster answers at .*Start one with `ray start --head`"):
+            with pytest.raises(RunError, match=r"no Ray cluster responds at .*Start one with `ray start --head`"):
                 run(Plan(resolve("permuted-digits", "gpm"), (0,), tmp_path, "cpu", on=on))

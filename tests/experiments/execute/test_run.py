@@ -217,7 +217,7 @@ def test_single_task_networks_forget_nothing(tmp_path: Path) -> None:
 def test_a_full_layer_is_a_note_and_no_python_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     _, heard = run(plan("gpm", tmp_path, *FEW, "threshold=1.0", "network.hidden=[8]", "samples=300"))
     notes = [p.note for p in heard if p.note]
-    assert len([note for note in notes if "Full, and from now on fixed" in note]) == len(notes) > 0
+    assert len([note for note in notes if "These layers are full" in note]) == len(notes) > 0
     assert not [warning for warning in recwarn if "Full" in str(warning.message)]
 
 
@@ -275,7 +275,7 @@ def test_devices_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_devices("cuda:1") == [second]
     with pytest.raises(RunError, match="there are 2 CUDA devices"):
         pick_devices("cuda:0,cuda:2")
-    with pytest.raises(RunError, match="choose the CPU or GPUs"):
+    with pytest.raises(RunError, match="use either the CPU or GPUs"):
         pick_devices("cpu,cuda:0")
 
 
@@ -291,7 +291,7 @@ def test_seeds_with_the_same_settings_are_resumed_together(tmp_path: Path) -> No
     assert plans[0, 2].root == tmp_path.resolve()
     ((only,), _) = unfinished(tmp_path / "permuted-digits" / "gpm", "cpu", 1, deterministic=True, checkpoint_every=1)
     assert (only.deterministic, only.checkpoint_every, only.settings.method) == (True, 1, "gpm")
-    with pytest.raises(RunError, match="holds no run"):
+    with pytest.raises(RunError, match="contains no run"):
         unfinished(tmp_path / "nowhere", "cpu", 1)
 
 
@@ -299,5 +299,5 @@ def test_a_run_that_diverges_says_so_once(tmp_path: Path) -> None:
     folder, heard = run(plan("finetune", tmp_path, "stream.tasks=2", "training.epochs=6", "training.batch=20", "lr=10"))
     notes = [each.note for each in heard if each.note]
     assert len(notes) == 1
-    assert re.fullmatch(r"the loss is (nan|inf) since epoch \d: did it diverge\? Try a lower lr\.", notes[0])
+    assert re.fullmatch(r"the loss has been (nan|inf) since epoch \d\. Try a lower learning rate\.", notes[0])
     assert folder.finished

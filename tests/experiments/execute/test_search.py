@@ -92,7 +92,7 @@ def test_a_search_whose_trials_all_fail_stops_and_tries_them_again(tmp_path: Pat
 def test_two_processes_do_not_run_the_same_search(tmp_path: Path) -> None:
     rounds = search(tmp_path).rounds(10)
     next(rounds)
-    with pytest.raises(RunError, match="Another process runs this search"):
+    with pytest.raises(RunError, match="Another process is running this search"):
         next(search(tmp_path).rounds(10))
 
 

@@ -113,4 +113,4 @@ def test_an_older_run_without_recorded_drift_is_named(tmp_path: Path) -> None:
     for folder in (old, new):
         folder.save_result({"acc": 0.5, "bwt": 0.0, "seconds": {}})
     (sentence,) = without_drift(made)
-    assert sentence.startswith(f"{old.path} was run before, without recording its drift")
+    assert sentence.startswith(f"{old.path} was run before without recording its drift")

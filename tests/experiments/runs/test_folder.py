@@ -78,7 +78,7 @@ def test_tuples_and_nan_in_settings_are_still_the_same_settings(tmp_path: Path) 
 
 
 def test_other_settings_under_the_same_digest_are_refused(run: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="other settings than these"):
+    with pytest.raises(RunError, match="a run with different settings"):
         RunFolder.create(tmp_path / "runs", Settings(values={"lr": 0.2}), 3)
 
 
@@ -102,7 +102,7 @@ def test_opening_a_folder_without_a_run_is_a_clear_error(run: RunFolder, tmp_pat
     for nothing in (tmp_path / "nowhere", run.path / "settings.json"):
         with pytest.raises(RunError, match=r"is not a run: .* A run's folder is called seed<k>"):
             RunFolder.open(nothing)
-    with pytest.raises(RunError, match=r"further down, such as .*seed3"):
+    with pytest.raises(RunError, match=r"It contains runs, such as .*seed3"):
         RunFolder.open(tmp_path / "runs")
     (run.path / "settings.json").write_text('{"lr": 1}')
     with pytest.raises(RunError, match="it lacks benchmark, method, digest, seed, settings"):

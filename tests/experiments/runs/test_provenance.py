@@ -108,7 +108,7 @@ def test_a_file_that_was_not_noted_is_run_only_if_it_is_trusted(own: Path) -> No
     forget_hash(folder)
     plans, (problem,) = unfinished(own.parent / "runs", "cpu", 1)
     assert not plans
-    assert problem.startswith(f"{folder.path} would run {own}, which was not noted")
+    assert problem.startswith(f"{folder.path} would run {own}, which was not recorded")
     questions: list[str] = []
     ((resumed,), _) = unfinished(own.parent / "runs", "cpu", 1, lambda text: not questions.append(text))
     assert questions == [problem.partition(". Read the file")[0]]
@@ -129,7 +129,7 @@ def test_a_file_among_the_files_of_the_run_is_asked_about(place: str, tmp_path: 
     folder = RunFolder.create(tmp_path / "runs", forged, 0)
     plans, problems = unfinished(tmp_path / "runs", "cpu", 1)
     assert [plan.settings for plan in plans] == [settings]
-    assert "own.py, which was not noted when the run began or lies in its folder" in problems[0]
+    assert "own.py, which was not recorded at the start or is in the run's folder" in problems[0]
 
 
 METHOD_AND_NETWORK = """
@@ -191,8 +191,8 @@ def test_resuming_with_other_code_warns_and_notes_both_versions(tmp_path: Path) 
     before = {"remnant": begun["remnant"], "commit": "0123456789abcdef", "modified": False}
     folder.save_environment({**begun, **before})
     _, said = said_of(plan)
-    (note,) = (note for note in said if "but begun with" in note)
-    assert re.match(r"0: resumed with .*, but begun with commit 0123456: if the method has changed", note)
+    (note,) = (note for note in said if "but started with" in note)
+    assert re.match(r"0: resumed with .*, but started with commit 0123456: if the method has changed", note)
     environment = folder.environment()
     assert environment == {**begun, "before": [before]}
     _, (told,) = said_of(plan)

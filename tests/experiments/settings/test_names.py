@@ -22,7 +22,7 @@ from remnant.options import OptionError
             "paper",
             r"single-task cannot run on mnist-incremental. A network .* `remnant list methods`",
         ),
-        ("pmnist", "hat", "paper", "hat must be told the task at test time"),
+        ("pmnist", "hat", "paper", "hat needs the task at test time"),
         ("pmnist", "gpm", "insane", "^--protocol insane: write paper or sane"),
         ("own.py", "gpm", "paper", r"own.py: which stream in it\? Write own.py:NAME"),
         ("default", "gpm", "paper", "No benchmark called 'default'"),
@@ -54,7 +54,7 @@ def test_a_method_must_be_a_class_of_methods(tmp_path: Path) -> None:
 def test_a_method_that_needs_the_task_runs_where_another_such_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "other", METHODS["hat"])  # type: ignore[arg-type]
     assert resolve("split-cifar100", "other", ["lr=0.1"]).options["lr"] == 0.1
-    with pytest.raises(OptionError, match="other must be told the task at test time"):
+    with pytest.raises(OptionError, match="other needs the task at test time"):
         resolve("pmnist", "other")
 
 

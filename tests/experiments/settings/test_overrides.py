@@ -57,7 +57,9 @@ def test_one_layer_s_threshold_leaves_the_others() -> None:
 
 @pytest.mark.parametrize("overrides", [["lr=0.1", "lr = 0.2"], ["optimizer=adam", "optimizer.name=adamw"]])
 def test_a_key_may_be_set_once(overrides: list[str]) -> None:
-    with pytest.raises(OptionError, match=r"^--set .* --set .*: (lr|optimizer.name) is set twice. Give one of them.$"):
+    with pytest.raises(
+        OptionError, match=r"^--set .* --set .*: (lr|optimizer.name) is set twice. Use only one of them.$"
+    ):
         resolve("pmnist", "gpm", overrides)
 
 
@@ -76,7 +78,7 @@ def test_overrides_that_contradict_each_other_are_refused_in_either_order(one: s
         with pytest.raises(OptionError) as error:
             resolve("split-cifar100", "gpm", ["lr=0.1", *overrides])
         assert str(error.value).startswith(f"--set {overrides[0]} --set {overrides[1]}: ")
-        assert str(error.value).endswith(". Give one of them.")
+        assert str(error.value).endswith(". Use only one of them.")
 
 
 def test_a_whole_table_may_come_before_its_parts_only() -> None:

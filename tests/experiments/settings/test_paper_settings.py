@@ -48,6 +48,6 @@ def test_a_method_that_a_benchmark_has_not_says_why(benchmark: str) -> None:
     content = recipe(benchmark)
     assert content.without.keys() <= METHODS.keys() - content.methods.keys()
     for method in {method for method, _ in APPENDIX} - content.methods.keys():
-        reason = "must be told the task" if METHODS[method].needs_task else content.without[method]
+        reason = "needs the task at test time" if METHODS[method].needs_task else content.without[method]
         with pytest.raises(OptionError, match=f"{method} cannot run on {benchmark}. .*{reason}.* shows all methods"):
             resolve(benchmark, method)

@@ -12,7 +12,7 @@ from torch import nn
 
 from remnant import GPM
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 def test_a_model_made_float64_after_creation_is_protected_on(memory: GPM, net: Net) -> None:

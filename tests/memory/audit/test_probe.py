@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from remnant import GPM, ConsolidationError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 Head = Callable[[nn.Module, Tensor], Tensor]
 

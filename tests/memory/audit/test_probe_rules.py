@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from remnant import GPM, ConsolidationError, LayerView, register_layer
 from remnant.memory.layers import registry as layers
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:The forward pass reads buffers")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:The forward pass reads buffers")
 
 View = Callable[["Own"], LayerView]
 Compute = Callable[["Own", Tensor], Tensor]

@@ -95,7 +95,7 @@ def two_tasks(model: nn.Module, **settings: object) -> tuple[GPM, float]:
     ],
     ids=["own norm", "average", "spectral norm", "spectral norm of old"],
 )
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:`torch.nn.utils.spectral_norm` is deprecated")
+@pytest.mark.filterwarnings("ignore:These layers are full", "ignore:`torch.nn.utils.spectral_norm` is deprecated")
 def test_held_modules_leave_their_buffers_and_old_outputs_alone(make: Callable[[], nn.Module], settings: dict) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*buffers")
@@ -104,7 +104,7 @@ def test_held_modules_leave_their_buffers_and_old_outputs_alone(make: Callable[[
     assert any(check.buffer for check in memory.verify(OLD).layers)
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 def test_an_unprotected_buffer_is_reported_after_the_first_task_and_by_verify() -> None:
     with pytest.warns(
         UserWarning, match=r"parameters that training changes.*: '1\.m'\. .*unsupported=\"freeze\".*exclude"
@@ -150,7 +150,7 @@ class Quantised(nn.Module):
         return (x + nearest)[:, self.order] * self.mask + self.shift
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:Old outputs moved")
+@pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Old outputs moved")
 @pytest.mark.parametrize("kind", ["code", "order", "mask", "shift"])
 def test_every_kind_of_state_that_training_moves_is_reported(kind: str) -> None:
     with pytest.warns(UserWarning, match=rf"fixed parameters that training changes.*: '1\.{kind}'\."):
@@ -162,7 +162,7 @@ def test_every_kind_of_state_that_training_moves_is_reported(kind: str) -> None:
     assert moved < 1e-2
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 def test_counters_and_frozen_parameters_that_stay_raise_no_alarm() -> None:
     model = around(Quantised("nothing"), nn.BatchNorm1d(8))
     with warnings.catch_warnings():
@@ -174,7 +174,7 @@ def test_counters_and_frozen_parameters_that_stay_raise_no_alarm() -> None:
     assert moved < 1e-2
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 def test_a_teacher_that_the_caller_averages_is_reported_even_if_it_moves_only_later() -> None:
     class Distilled(nn.Module):
         def __init__(self) -> None:
@@ -211,7 +211,7 @@ def test_a_checksum_sees_any_exchange_and_the_last_bit() -> None:
         assert torch.equal(checksum(other)[1], checksum(other.clone())[1])
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 def test_a_norm_that_ignores_eval_mode_is_reported_apart_from_weights() -> None:
     memory, _ = two_tasks(around(MeanNorm(always=True)))
     with pytest.raises(LeakError, match=r"^Buffers.*'1\.m'.*eval mode"):
@@ -222,7 +222,7 @@ def test_a_norm_that_ignores_eval_mode_is_reported_apart_from_weights() -> None:
         memory.verify()
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 @pytest.mark.parametrize(
     ("part", "settings"),
     [
@@ -258,7 +258,7 @@ def test_what_is_inside_a_held_module_still_follows_the_model() -> None:
     assert model.train()[1].training
 
 
-@pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 def test_a_saved_memory_knows_what_it_holds(tmp_path: Path) -> None:
     model = around(Average())
     memory, _ = two_tasks(model, unsupported="freeze")

@@ -16,7 +16,7 @@ from remnant.memory import gram
 from remnant.memory.layers import LayerView, conv, views_of
 from remnant.memory.record.recorder import empty_grams, record_rows
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed", "ignore:Using padding='same'")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Using padding='same'")
 
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from remnant import GPM
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 class RMSNorm(nn.Module):

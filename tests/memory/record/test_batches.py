@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from remnant import GPM, ConsolidationError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 @pytest.mark.parametrize(

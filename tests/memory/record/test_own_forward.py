@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from remnant import GPM, ConsolidationError
 from remnant.memory.layers import described_forward
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 class FromMask(nn.Embedding):

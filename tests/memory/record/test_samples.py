@@ -14,7 +14,7 @@ from torch import nn
 from remnant import GPM
 from remnant.memory.record.batches import sample
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full, and from now on fixed")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 def test_samples_are_seeded_and_do_not_depend_on_batching() -> None:

@@ -74,7 +74,7 @@ class Plan:
     def folder(self, seed: int) -> RunFolder:
         """The run folder of a seed, made or found."""
         if self.steps not in STEP_KINDS:
-            raise RunError(f"--steps {self.steps}: there is no such way to take steps. Use {', '.join(STEP_KINDS)}.")
+            raise RunError(f"--steps {self.steps}: there is no such kind of steps. Use {', '.join(STEP_KINDS)}.")
         folder = RunFolder.create(self.root, self.settings, seed, execution=self.execution)
         if not folder.new:
             check_files(folder)
@@ -103,7 +103,7 @@ def pick_devices(names: str) -> list[torch.device]:
         chosen = range(count) if device.index is None else (device.index,)
         found |= {torch.device("cuda", index): None for index in chosen}
     if len({device.type for device in found}) > 1:
-        raise RunError(f"--device {names}: choose the CPU or GPUs, because the two round differently.")
+        raise RunError(f"--device {names}: use either the CPU or GPUs, because they round differently.")
     return list(found)
 
 
@@ -260,5 +260,5 @@ def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
         if folder.new and not folder.begun:
             folder.remove()
         elif not folder.begun:
-            note = f"no epoch was ever completed in {folder.path}; remove it if you do not need it"
+            note = f"no epoch was completed in {folder.path}; remove it if you do not need it"
             watch(Progress(folder.seed, note=note))

@@ -80,7 +80,7 @@ class RunInProgress:
         if self.plan.steps == "captured" and self.device.type == "cpu":
             self._note(first, "steps are not captured: CUDA graphs need a GPU, and this run is on the CPU")
         if "patience" in self.settings.training and self.validation is None:
-            self._note(first, "tasks without a validation set (stream.valid) train all their epochs: no early stopping")
+            self._note(first, "no early stopping: without a validation set (stream.valid), tasks train all epochs")
         held_out: list[tuple[Split, Split]] = []  # test and validation sets stay on the device after their task
         for number in range(first, len(self.tasks)):
             task = self.tasks[number].to(self.device)
@@ -107,7 +107,7 @@ class RunInProgress:
         if training.epoch == 0:
             self.method.start(number)
             if self.method.task != number:  # it would train the head of another task
-                raise RunError(f"{self.settings.method}: its start(task) must call super().start(task), and does not.")
+                raise RunError(f"{self.settings.method}: start(task) must call super().start(task).")
         before = trainer.fallback
         self._clock = time.perf_counter()
         yield from trainer.fit(self.method, number, task, training, self._epoch_done)
@@ -122,7 +122,7 @@ class RunInProgress:
         self.watch(Progress(self.seed, done.task, len(self.tasks), epoch=done))
         if not math.isfinite(done.loss) and not self._diverged:
             self._diverged = True
-            self._note(done.task, f"the loss is {done.loss} since epoch {done.epoch}: did it diverge? Try a lower lr.")
+            self._note(done.task, f"the loss has been {done.loss} since epoch {done.epoch}. Try a lower learning rate.")
         due = self.plan.checkpoint_every and done.epoch % self.plan.checkpoint_every == 0
         if not due or time.monotonic() - self._last_checkpoint < self.plan.checkpoint_seconds:
             return None
@@ -225,20 +225,20 @@ class RunInProgress:
             raise ValueError(f"it belongs to {state['run']}")
         if state["random"].shape != self.random.get().shape:
             raise RunError(
-                f"{self.folder.path} was not begun on this kind of device ({self.device.type}), which draws other random "
-                "numbers. Resume it with --device cuda or cpu, as it began, or move the folder away to start again."
+                f"{self.folder.path} was started on another kind of device than {self.device.type}, which draws other "
+                "random numbers. Resume it with --device cuda or cpu, as it was started, or move the folder away."
             )
         task, training = state["task"], TrainingState.from_state(state["training"], self.device)
         if task + bool(training.epoch) > len(self.tasks) or training.epoch > schedule.epochs:
             raise ValueError(f"task {task}, epoch {training.epoch} is beyond the end of the run")
         if not (0 < (training.lr or 0) <= schedule.lr if training.epoch else training == TrainingState()):
-            raise ValueError(f"the training of its task {task} cannot be as it says after {training.epoch} epochs")
+            raise ValueError(f"the training state of task {task} is impossible after {training.epoch} epochs")
         matrix = AccuracyMatrix.from_csv(state["matrix"])
         validation = None if state["validation"] is None else AccuracyMatrix.from_csv(state["validation"])
         learned = task if len(self.tasks) == len(self.stream) else task * len(self.stream)
         for saved in (matrix, validation) if self.validation else (matrix,):
             if saved is None or (saved.tasks, saved.learned) != (len(self.stream), learned):
-                raise ValueError(f"{saved} is not that of {learned} among {len(self.stream)} tasks")
+                raise ValueError(f"{saved} is not the accuracy matrix after {learned} of {len(self.stream)} tasks")
         if training.epoch:
             self.method.start(task)
         diverged = any(line.get("loss") is None for line in self.folder.metrics()[-1:])  # its weights may well be NaN
@@ -248,7 +248,7 @@ class RunInProgress:
         best, first = ({name: x.shape for name, x in weights.items()} for weights in (training.best, state["drift"]))
         # A task may add parameters of its own to the network.
         if (best and best != shapes) or not first.items() <= shapes.items():
-            raise ValueError("its best or first weights are of another network")
+            raise ValueError("its best or first weights belong to another network")
         self.matrix, self.validation = matrix, validation if self.validation else None
         self.random.set(state["random"])
         self.seconds.update(state["seconds"])
@@ -264,7 +264,7 @@ class RunInProgress:
         batches = ((test.x[part], 0) for part in parts)
         try:
             if self.first_weights is None:
-                raise ValueError("the run began without recording it, and the first task's network is gone")
+                raise ValueError("the run was started without it, and the first task's network is gone")
             found = activation_drift(self.method.network, self.first_weights, batches, self.method.ranks())
         except ValueError as error:
             self._note(len(self.tasks) - 1, f"the drift is not recorded: {error}")

@@ -42,16 +42,16 @@ class RayCluster(Remote):
         )(_run)
 
     def _connect(self, address: str, name: str) -> None:
-        problem = f"no Ray cluster answers at {address}"
+        problem = f"no Ray cluster responds at {address}"
         advice = "Start one with `ray start --head`, or check the address: ray:HEAD:6379 or ray://HEAD:10001"
         try:
             head = urlsplit(address if "//" in address else f"//{address}")
             if head.port:  # Ray itself would wait for minutes
                 socket.create_connection((head.hostname, head.port), timeout=SECONDS_TO_ANSWER).close()
-                problem = f"{address} answers, but did not accept the connection"
-                advice = "Use the cluster's releases of Ray and Python, and its token if it asks for one"
+                problem = f"{address} responds, but refused the connection"
+                advice = "Use the cluster's versions of Ray and Python, and its token if it needs one"
             elif address == "auto":
-                problem = "this machine belongs to no Ray cluster"
+                problem = "this machine is not part of a Ray cluster"
             with warnings.catch_warnings(action="ignore"):  # Ray's news for its developers
                 self.ray.init(address, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:

@@ -26,7 +26,7 @@ def unfinished(
     """
     found, problems = readable_runs(path)
     if not found and not problems:
-        raise RunError(f"{path} holds no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
+        raise RunError(f"{path} contains no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
     changed = {name: value for name, value in execution.items() if value is not None}
     groups: dict[tuple[Any, ...], list[RunFolder]] = {}
     for folder in found:
@@ -39,7 +39,7 @@ def unfinished(
                 group = _root(folder), _settings(folder).digest, options
                 for file in doubtful_files(folder):
                     reason = (
-                        f"{folder.path} would run {file}, which was not noted when the run began or lies in its folder"
+                        f"{folder.path} would run {file}, which was not recorded at the start or is in the run's folder"
                     )
                     if not trust(reason):
                         raise RunError(f"{reason}. Read the file; if you trust it, resume with --trust.")
@@ -64,8 +64,8 @@ def _settings(folder: RunFolder) -> Settings:
         raise RunError(f"{folder.path}/settings.json: {error}") from error
     if edited:
         raise RunError(
-            f"The settings in {folder.path} are not those the run began with (were they edited?). Restore them, "
-            "or start a run with the new ones: remnant run … --set …"
+            f"The settings in {folder.path} have changed since the run was started. Were they edited? Restore them, "
+            "or start a new run with them: remnant run … --set …"
         )
     return settings
 
@@ -75,5 +75,5 @@ def _root(folder: RunFolder) -> Path:
     path, relative = folder.path.resolve(), folder.relative_path.parts
     if path.parts[-len(relative) :] != relative:
         here = f"…/{folder.relative_path}"
-        raise RunError(f"{folder.path} was moved. A run can only be resumed where it was made, in {here}.")
+        raise RunError(f"{folder.path} was moved. It can only be resumed in its original folder, {here}.")
     return Path(*path.parts[: -len(relative)])

@@ -53,8 +53,8 @@ class Search:
         stream = load_stream(base.settings.benchmark, seed=base.seeds[0], **base.settings.stream)
         if not all(len(task.valid) for task in stream):
             raise RunError(
-                f"--search chooses by validation accuracy, and tasks of {base.settings.benchmark} have no validation set. "
-                "Hold some training examples back with --set stream.valid=0.1, if the stream has that option."
+                f"--search chooses by validation accuracy, but tasks of {base.settings.benchmark} have no validation set. "
+                "Hold out some training examples with --set stream.valid=0.1, if the stream has that option."
             )
         identity = repr((plan([]).settings.digest, sorted(over), base.seeds))
         folder = base.root / folder_name(base.settings.benchmark) / folder_name(base.settings.method)
@@ -88,7 +88,7 @@ class Search:
                 yield
         except Timeout:
             raise RunError(
-                f"Another process runs this search ({self.path}). Wait until it has ended, or stop it."
+                f"Another process is running this search ({self.path}). Wait for it to finish, or stop it."
             ) from None
 
     def _save(self) -> None:
@@ -113,7 +113,7 @@ class Search:
         if len(failed) >= FAILURES:  # a full disk, a missing file: most likely not the fault of these values
             for trial in failed:
                 del trial["validation_acc"]
-            reason = "Correct the cause, or search a smaller range. The same command tries them again."
+            reason = "Fix the cause or search a smaller range, then repeat the command to try them again."
             raise RunError(f"The last {len(failed)} trials failed. {reason}")
         self._save()
 

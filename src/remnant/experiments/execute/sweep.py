@@ -60,7 +60,7 @@ def sweep_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
 def without_drift(plans: Iterable[Plan]) -> list[str]:
     """A sentence for each finished run that could have recorded its drift, but was made by another command."""
     return [
-        f"{folder.path} was run before, without recording its drift, so figures of the drift leave it out. "
+        f"{folder.path} was run before without recording its drift, so the drift figures leave it out. "
         "To include it, move the folder away and sweep again."
         for plan in plans
         for folder in finished_runs(plan)

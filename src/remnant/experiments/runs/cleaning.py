@@ -96,16 +96,16 @@ def remove_run(run: Unwanted, root: Path) -> None:
     with explained(path / "*"):
         with _locked(path):
             if run.kind == UNFINISHED and (path / RESULT).exists():
-                raise RunError(f"{path} was finished after it was listed. It stays.")
+                raise RunError(f"{path} was not removed, because it has been finished since it was listed.")
             if run.twin is not None and not (run.twin / RESULT).is_file():
-                raise RunError(f"{run.twin}, which {path} repeats, is gone. It stays.")
+                raise RunError(f"{path} was not removed, because {run.twin}, which it repeats, is gone.")
             # The result goes first and the settings last, so that an interrupt leaves an unfinished run.
             own = [name for name in os.listdir(path) if _is_own(name) and name != LOCK]
             for name in sorted(own, key=lambda name: (name != RESULT, name == SETTINGS)):
                 (path / name).unlink(missing_ok=True)
         (path / LOCK).unlink(missing_ok=True)
         if others := sorted(os.listdir(path)):
-            raise RunError(f"{path} keeps {', '.join(others)}: the run's own files are removed, these are not its own.")
+            raise RunError(f"{path} still has {', '.join(others)}. Only the run's own files were removed.")
         path.rmdir()
     with suppress(OSError):  # a folder that is not empty ends the loop
         for folder in path.parents:
@@ -131,4 +131,4 @@ def _locked(path: Path) -> Iterator[None]:
         with FileLock(path / LOCK, timeout=0):
             yield
     except Timeout:
-        raise RunError(f"{path} {BEING_WRITTEN}. It stays.") from None
+        raise RunError(f"{path} {BEING_WRITTEN}, so it was not removed.") from None

@@ -119,7 +119,7 @@ class RunFolder:
             write_json(path / SETTINGS, header)
         elif json.dumps(found, sort_keys=True) != json.dumps(header, sort_keys=True):  # 1 is not true
             raise RunError(
-                f"{path} holds a run with other settings than these. Was its {SETTINGS} edited? "
+                f"{path} contains a run with different settings. Was its {SETTINGS} edited? "
                 "Move the folder away to start the run again."
             )
         if not (path / ENVIRONMENT).exists():
@@ -140,7 +140,7 @@ class RunFolder:
         if header is None:
             hint = "A run's folder is called seed<k>."
             if below := min(path.rglob(f"seed*/{SETTINGS}"), default=None):
-                hint = f"There are runs further down, such as {below.parent}."
+                hint = f"It contains runs, such as {below.parent}."
             raise RunError(f"{path} is not a run: it has no {SETTINGS}. {hint}")
         for name in ("benchmark", "method"):
             if (other := header["settings"].get(name, header[name])) != header[name]:
@@ -165,7 +165,7 @@ class RunFolder:
             try:
                 lock.acquire(timeout=patience)
             except Timeout:
-                advice = "Wait until it has ended, or stop it, then try again."
+                advice = "Wait for it to finish, or stop it, then try again."
                 raise RunError(f"{self.path} is being written by {_process(holder)}. {advice}") from None
         try:
             # The holder's name is only for the message above. A full disk must not stop the run here.

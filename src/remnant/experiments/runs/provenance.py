@@ -71,7 +71,7 @@ def note_code(folder: RunFolder, device: torch.device) -> str:
     earlier_code = [{name: before.get(name) for name in CODE}, *before.get("before", [])]
     folder.save_environment({**now, "before": earlier_code})
     reason = "if the method has changed, the result mixes two versions of the code"
-    return f"resumed with {_code(now)}, but begun with {_code(before)}: {reason}"
+    return f"resumed with {_code(now)}, but started with {_code(before)}: {reason}"
 
 
 def finished_before(folder: RunFolder) -> str:

@@ -56,7 +56,7 @@ def parse(overrides: Sequence[str]) -> list[Change]:
             raise OptionError(f"{label}: expected key=value, for example lr=0.1 or training.epochs=1.")
         key = f"{key}.name" if key in ("network", "optimizer") else key
         if key in parsed:
-            raise OptionError(f"{parsed[key].label} {label}: {key} is set twice. Give one of them.")
+            raise OptionError(f"{parsed[key].label} {label}: {key} is set twice. Use only one of them.")
         parsed[key] = Change(key, _value(value, label), label)
     return list(parsed.values())
 
@@ -94,7 +94,7 @@ def _hint(key: str, section: str, sections: Mapping[str, Section]) -> str:
     """Suggests the setting whose last word is nearest to that of `key`, if possible one of the same section."""
     word = key.rpartition(".")[2].lower().replace("-", "_")
     if word in ("seed", "seeds"):
-        return "Choose seeds with --seeds (2, is seed 2 alone)."
+        return "Choose seeds with --seeds (write 2, for seed 2 alone)."
     keys = {name: list(each.options) for name, each in sections.items()}
     for name, option in sections["options"].options.items():
         keys["options"] += [f"{name}.{part}" for form in option.kind.forms for part in form if "*" not in part]
@@ -133,7 +133,7 @@ def refuse_contradictions(changes: Sequence[Change], sections: Mapping[str, Sect
         elif {one.key, other.key} <= set(EARLY_STOPPING) and (one.value == "none") != (other.value == "none"):
             reason = "one turns early stopping off, the other sets it"
         if reason:
-            raise OptionError(f"{one.label} {other.label}: {reason}. Give one of them.")
+            raise OptionError(f"{one.label} {other.label}: {reason}. Use only one of them.")
 
 
 def _form_of_change(kind: Kind, change: Change) -> tuple[str, ...]:

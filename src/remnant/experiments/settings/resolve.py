@@ -55,7 +55,7 @@ class Settings:
         """Returns the settings that `as_dict` gave, also after a round trip through JSON."""
         wrong = {each.name for each in fields(cls)} ^ {"optimizer", *content}
         if wrong:
-            raise OptionError(f"These are not the settings of a run: missing or unknown: {', '.join(sorted(wrong))}.")
+            raise OptionError(f"These are not the settings of a run. Missing or unknown: {', '.join(sorted(wrong))}.")
         return cls(**deepcopy(dict(content)))
 
     @property
@@ -208,7 +208,7 @@ class _Draft:
     def settings(self, protocol: str) -> Settings:
         missing = [key for key in EARLY_STOPPING if key not in self.values]
         if 0 < len(missing) < len(EARLY_STOPPING):
-            raise OptionError(f"Early stopping needs {' and '.join(missing)} too. Set all of it, or nothing.")
+            raise OptionError(f"Early stopping needs {' and '.join(missing)} too. Set all of them, or none.")
         for section in self.sections.values():
             for key, (kind, default) in section.options.items():
                 if default is REQUIRED and key not in self.values:
@@ -230,7 +230,7 @@ def _method_options(base: Recipe, method: str) -> dict[str, Option]:
     reason = base.without.get(method, "")
     # A recipe with one method that needs the task has a head per task, and suits all such methods.
     if found.needs_task and not any(METHODS[other].needs_task for other in base.methods if other in METHODS):
-        reason = f"{method} must be told the task at test time: it runs on streams with a head per task."
+        reason = f"{method} needs the task at test time, so it runs only on streams with a head per task."
     if reason:
         raise OptionError(
             f"{method} cannot run on {base.benchmark}. {reason} `remnant list methods` shows all methods."

@@ -18,8 +18,9 @@ RANDOM = (
     "were recorded, and others will drift. Switch the randomness off in eval mode, or consolidate several passes."
 )
 FAST_PATH = (
-    "In eval mode torch's fused path for padded sequences gives other outputs than the modules of this TransformerEncoder. "
-    "The memory holds what the modules compute. Make it with enable_nested_tensor=False, or do not read padded positions."
+    "In eval mode torch's fused path for padded sequences gives different outputs from the modules of this "
+    "TransformerEncoder, and the memory holds what the modules compute. Build the encoder with enable_nested_tensor=False, "
+    "or ignore the outputs at padded positions."
 )
 LEAKS = (
     "In this task, these layers changed inside the subspaces of earlier tasks: {names}. They may have forgotten. Attach every "
@@ -31,8 +32,8 @@ MOVING_BUFFERS = (
     "first task, stop your own code from changing them, or exclude them by name."
 )
 FULL = (
-    "Full, and from now on fixed: {}. Every input direction of the layer is remembered. A lower threshold or a wider layer "
-    "would leave room for more tasks."
+    "These layers are full and cannot change any more: {}. All their input directions are remembered. A lower threshold or a "
+    "wider layer would leave room for more tasks."
 )
 FULL_ADAPTER = ' B of a LoRA adapter has only r input directions: GPM(model, lora="inputs") needs no memory of them.'
 UNCOVERED = (
@@ -51,10 +52,10 @@ UNREACHED = (
 )
 IGNORED = (
     "The memory recorded model(batch[0]), but the batch has more tensors and forward takes more inputs ({}). If your loop "
-    "passes them, the layers see other inputs than those recorded: pass forward=lambda model, batch: … that does the same."
+    "passes them, the layers see inputs that were not recorded: pass forward=lambda model, batch: … that does the same."
 )
 COARSE = (
-    "The sketch of {} is too small: it lacks more than 1−ε of the inputs' energy. All directions that it has were remembered, "
+    "The sketch of {} is too small: it misses more than 1−ε of the inputs' energy. All directions in it were remembered, "
     "and they may hold less than the threshold asks for. Make the memory with a larger sketch=, or without one."
 )
 

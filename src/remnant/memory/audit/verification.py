@@ -34,26 +34,26 @@ KEPT = 16  # tasks whose examples are kept, the last ones
 BYTES = 2**28  # fewer, if their outputs take more than that: those of a language model are large
 FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
 CODE_CHANGED = (
-    "With the weights and buffers of the last `consolidate`, the model gives other outputs than it did then ({:.1%} apart). "
-    "Something that is no tensor has changed: its code (a patched forward, another class, a hook), a parametrization or mask, "
-    "or an attribute that forward, train() or eval() reads. Undo that change, or make a new memory for the model as it is now."
+    "With the weights and buffers of the last `consolidate`, the model gives different outputs from then ({:.1%} apart). "
+    "Something other than a tensor has changed: its code (a patched forward, another class, a hook), a parametrization or "
+    "mask, or an attribute that forward, train() or eval() reads. Undo that change, or make a new memory for this model."
 )
 STATE_MOVED = (
     "Old outputs moved by {:.1%} because these buffers changed: {}. No optimizer moves buffers: the module or your own code "
     "did. Exclude them by name to accept the change."
 )
 MOVED_UNSEEN = (
-    "Old outputs moved through weights that are used in ways their rule does not cover: {}. Changes of a weight that no "
-    "recorded input of its layer can see moved them. Call the layer itself instead of a function with its weight, exclude it, "
-    'or make the memory with unsupported="freeze".'
+    "Old outputs moved through weights that are used in ways their rule does not cover: {}. They moved although the weights "
+    "changed only in directions that no recorded input uses. Call the layer itself instead of a function with its "
+    'weight, exclude it, or make the memory with unsupported="freeze".'
 )
 RECALL_MOVED = (
-    "Recalled tasks have moved since the last `consolidate`: {}. Protected weights were changed past the optimizers that are "
-    "attached, or the model's code has changed."
+    "Recalled tasks have moved since the last `consolidate`: {}. Protected weights were changed outside the "
+    "attached optimizers, or the model's code has changed."
 )
 OTHER_PATH = (
-    "The outputs for {} were not compared: other layers are called than when the task was consolidated, perhaps the head of "
-    "another task. Pass `consolidate` a forward= that selects the head of the task."
+    "The outputs for {} were not compared: the forward pass calls different layers from when the task was consolidated, "
+    "perhaps another task's head. Pass `consolidate` a forward= that selects the task's head."
 )
 DRIFTED = (
     "Old outputs moved by {}, and no leak explains it. They depend on what the memory does not hold: the share 1−ε of the "

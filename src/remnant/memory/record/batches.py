@@ -18,13 +18,13 @@ def stream(batches: Any) -> Iterator[Any]:
     """Yields the batches. A tensor or dict is one batch, anything else is a series of them."""
     if isinstance(batches, tuple) and len({(x.dtype, x.ndim) for x in batches if isinstance(x, Tensor)}) > 1:
         # Taken as two batches, the labels would be remembered as inputs.
-        raise TypeError("If this tuple is one batch (x, y), write [(x, y)]. All batches of a series must be alike.")
+        raise TypeError("If this tuple is one batch (x, y), write [(x, y)]. All batches must be alike.")
     if isinstance(batches, Tensor | Mapping):
         yield batches
     elif isinstance(batches, Iterable):
         yield from batches
     else:
-        raise TypeError(f"consolidate takes a DataLoader or another series of batches, not {type(batches).__name__}.")
+        raise TypeError(f"consolidate takes a DataLoader or another iterable of batches, not {type(batches).__name__}.")
 
 
 def is_numbered(batches: Any) -> bool:
