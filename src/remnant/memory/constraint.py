@@ -100,10 +100,13 @@ class Constraint:
 
 
 class StepProjector:
-    """Projects one plain SGD step at a time: ∇W ← ∇W·(I − M·Mᵀ) (Eq. 6–7).
+    """Projects gradients without an optimizer: ∇W ← ∇W·(I − M·Mᵀ) (Eq. 6–7).
 
-    It needs no optimizer and leaves `.grad` alone, so a step can be recorded into a CUDA graph. After steps that are not
-    plain SGD, or from time to time against rounding, call `restore`.
+    It does not use `.grad`, so a step can be captured into a CUDA graph. Call `restore` after steps that are not plain SGD,
+    and now and then against rounding.
+
+    Args:
+        memory: The `GPM` of the model whose gradients are projected.
     """
 
     def __init__(self, memory: GPM) -> None:
@@ -113,12 +116,12 @@ class StepProjector:
 
     @property
     def frozen_parameters(self) -> list[Tensor]:
-        """The parameters that must not move: from the second task on, those that `norm`, `bias` and `unsupported` freeze."""
+        """The parameters that `norm`, `bias` and `unsupported` freeze from the second task on."""
         return self._constraint.frozen_parameters
 
     @torch.no_grad()
     def project(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """Projects gradients (parameter → gradient) in place, sets those of frozen parameters to 0, and returns the dict."""
+        """Projects a dict from parameters to gradients in place, sets those of frozen parameters to 0, and returns it."""
         self._constraint.stepped.update(gradients)
         if self._constraint.anchors:
             for weight in self._weights:

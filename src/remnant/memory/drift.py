@@ -56,12 +56,28 @@ def activation_drift(
     batches: Iterable[tuple[object, ...]],
     layers: Collection[str] | None = None,
 ) -> dict[str, Histogram]:
-    """Measures ΔW_{τ→T}·x_τ, the change of each layer's outputs for an old task's inputs (Eq. 11), as one histogram a layer.
+    """Measures the interference activation (W_T − W_τ)·x_τ of each layer (Eq. 11) as a histogram.
 
-    ΔW_{τ→T} = W_T − W_τ is the change of the weights since task τ; a bias counts as the weight of an input of 1. x_τ are the
-    layer's inputs in the network of task τ, so that a layer is not blamed for the changes of the layers before it.
+    W_T − W_τ is the change of the layer's weights since task τ; a bias counts as the weight of an input of 1. x_τ are the
+    layer's inputs in the network of task τ, so that changes of earlier layers do not count.
 
-    `before` is the model's state_dict after task τ. Each batch of task τ's data is a tuple of arguments for the model.
+    Args:
+        model: The network after task T.
+        before: Its state_dict after task τ.
+        batches: Batches of task τ, each a tuple of arguments for the model.
+        layers: The names of the layers to measure; all protected ones by default.
+
+    Returns:
+        For each layer, a histogram with `edges` and `counts`.
+
+    Raises:
+        ValueError: If a parameter is missing in `before`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 2))
+        >>> found = activation_drift(model, model.state_dict(), [(torch.ones(3, 4),)])
+        >>> sum(found["0"].counts)  # three examples, two outputs
+        6
     """
     protection = Protection(model)
     model = protection.model

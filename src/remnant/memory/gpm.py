@@ -38,34 +38,35 @@ CHOICES = {
 
 
 class GPM(Loop):
-    """Remembers the subspace of inputs that each task used in each layer, and keeps later steps out of it.
+    """Remembers, for each layer, the subspace of inputs that past tasks used, and protects it from later steps.
 
-    For a layer with weight W, value W₀ at the start of the task and remembered directions M, every step of an attached
-    optimizer keeps W·M = W₀·M: the gradient loses its part inside the subspace, ∇W ← ∇W − (∇W·M)·Mᵀ (Eq. 6–7), and so does
-    the step itself. `len(memory)` is the number of remembered tasks.
+    Let W be a layer's weight, W₀ its value at the start of the task, and M the remembered directions. Every step of an
+    attached optimizer keeps W·M = W₀·M. The gradient is projected before the step, ∇W ← ∇W − (∇W·M)·Mᵀ (Eq. 6–7), and the
+    weight is restored after it, W ← W₀ + (W − W₀)(I − M·Mᵀ). `len(memory)` is the number of remembered tasks.
 
     Args:
-        model: The network. Wrappers of torch.compile and DistributedDataParallel are looked through. A model that FSDP2 or
-            ColwiseParallel has sharded is protected shard by shard; all ranks then call the methods together.
-        threshold: ε of Eq. 5 and 9. A number; `{"start": ε₀, "step": δ}` for ε₀ + δ·t at task t; `{pattern: ε}` by layer
-            name; or a function (layer, task) → ε.
-        protect: Patterns of the modules or parameters to protect; all by default.
-        exclude: Patterns of those to leave free.
-        bias: "augment" protects it as the weight of an input of 1; "freeze" fixes it after the first task; "free" does not.
-        norm: "freeze" fixes the affine parameters and running statistics of normalisation layers after the first task;
-            "free" does not. "per-task" gives each task its own; read them with `recall`.
-        rank_rule: "paper" for Eq. 5; "authors" for the published scripts, with one direction fewer in the first task;
+        model: The network. It may be wrapped by torch.compile or DistributedDataParallel. If FSDP2 or ColwiseParallel has
+            sharded it, all ranks must call the memory's methods together.
+        threshold: ε of Eq. 5 and 9, the share of each layer's input energy to remember. A number; `{"start": ε₀, "step": δ}`
+            for ε₀ + δ·t in task t; `{pattern: ε}` by layer name; or a function (layer, task) → ε.
+        protect: Name patterns of the modules or parameters to protect; all by default.
+        exclude: Name patterns of modules or parameters to leave unprotected.
+        bias: "augment" protects biases, as the weight of an input that is always 1. "freeze" freezes them after the first
+            task. "free" leaves them unprotected.
+        norm: "freeze" freezes affine parameters and running statistics of normalisation layers after the first task. "free"
+            leaves them unprotected. "per-task" gives each task its own, which only `recall` brings back.
+        rank_rule: "paper" for Eq. 5; "authors" for the published scripts, which take one direction fewer in the first task;
             "ranked" for TRGP's rule, which adds more (see `Subspace.grow`).
-        unsupported: What to do with parameters, uses of a weight and buffers that no rule covers: "error" (for buffers, a
-            warning), "freeze" (after the first task) or "free".
-        recall: Whether to keep what `recall` needs: the order of the directions, and each task's unprotected tensors.
-        lora: "inputs" for a peft model: A of each LoRA adapter stays outside the memory of its layer's inputs, B is free, and
-            `consolidate` adds the adapter to the layer's weight and starts a new one. None treats A and B as any layers.
-        sketch: For a layer with at least twice as many inputs n, `consolidate` keeps n·sketch numbers instead of n². The
-            directions still hold the share ε; there may be a few more of them. Choose twice the directions of one task.
+        unsupported: What to do about parameters and uses of a weight that no rule covers, and about buffers that training
+            changes: "error" (for buffers a warning), "freeze" (after the first task) or "free" (leave them unprotected).
+        recall: Whether to store what `recall` needs: the order of the directions, and each task's unprotected tensors.
+        lora: "inputs" protects the LoRA adapters of a peft model through their layers' inputs, and `consolidate` merges them.
+            None treats the adapters' matrices A and B like any other layers.
+        sketch: Saves memory in `consolidate`: a layer with n ≥ 2·sketch inputs takes n·sketch numbers instead of n². It then
+            may remember a few more directions. Choose about twice the number of directions that one task adds.
 
     Raises:
-        UnsupportedError: If the model has parameters that no rule covers, or nothing to protect.
+        UnsupportedError: If the model has parameters that no rule covers, or no layer to protect.
         ValueError: If a pattern matches nothing, or a threshold is not in (0, 1].
 
     Example:
@@ -150,7 +151,7 @@ class GPM(Loop):
 
     @property
     def subspaces(self) -> Mapping[str, Subspace | list[Subspace]]:
-        """Layer name → its subspace; for a grouped layer, a list with one per group."""
+        """Maps each layer's name to its subspace, or for a grouped layer to a list with one per group."""
         weights = self._protection.weights
         return MappingProxyType({w.name: w.subspaces[0] if w.view.groups == 1 else w.subspaces[:] for w in weights})
 
@@ -170,20 +171,20 @@ class GPM(Loop):
         forward: Forward | None = None,
         recall: bool | Loss = False,
     ) -> dict[str, int]:
-        """Remembers a task: streams its batches through the model and grows all subspaces (lines 13–22; Eq. 5, 8, 9).
+        """Remembers a task: runs its batches through the model and grows all subspaces (lines 13–22; Eq. 5, 8, 9).
 
         Args:
-            batches: A DataLoader or another series of batches, or one tensor or dict.
+            batches: A DataLoader or another iterable of batches, or a single batch as a tensor or dict.
             samples: How many examples to use, drawn evenly with a fixed seed; all by default.
-            layer_samples: Pattern of layer names → how many examples of each batch to use there. A convolution sees many
-                positions of each example, so a few are enough.
-            forward: A function (model, batch) that calls the model; needed if model(batch), model(batch[0]) for a tuple
-                and model(**batch) for a dict are not right.
-            recall: True to measure the loss as trained and as recalled, for `report().truncations`; or a function
-                (what the model returns, batch) → loss. The batches are then read three times.
+            layer_samples: How many examples of each batch to use, by pattern of layer names. A convolution sees many
+                positions of each example, so a few examples are enough for it.
+            forward: A function (model, batch) that calls the model. By default a tensor is passed as model(batch), a tuple
+                as model(batch[0]), and a dict as model(**batch).
+            recall: True measures the loss as trained and as recalled, for `report().truncations`; or pass a function
+                (model's output, batch) → loss. The batches are then read three times.
 
         Returns:
-            Layer → the number of added directions.
+            For each layer, the number of added directions.
 
         Raises:
             ConsolidationError: If the inputs of a layer could not be recorded. After any error or interrupt, the memory and
@@ -201,10 +202,14 @@ class GPM(Loop):
         return self._recall
 
     def recall(self, task: int) -> AbstractContextManager[None]:
-        """In the block, the model is the network of an old task: its outputs are those it had then, for every input.
+        """Turns the model into the network of an old task inside a `with` block, with its old outputs for every input.
 
-        Every protected weight is read as W·M_t·M_tᵀ, where M_t are the directions remembered up to the task, and every other
-        trained tensor has the task's own value. The block is for reading; steps in it are refused.
+        Each protected weight becomes W·M_t·M_tᵀ, where M_t are the directions remembered up to task t, and every other
+        trained tensor gets the task's own value. The block is read-only: steps in it are an error.
+
+        Raises:
+            IndexError: If there is no such task; they count from 0.
+            RuntimeError: If the memory was made without `recall=True`, or a parameter has changed its shape.
         """
         return self._recalling().reading(task)
 
@@ -215,9 +220,9 @@ class GPM(Loop):
 
     @contextmanager
     def recalling(self) -> Iterator[None]:
-        """Trains what the truncation of the last task costs away.
+        """Lets you train the last task's network as it will be recalled, inside a `with` block.
 
-        In the block, the model is the last task's network as it will be recalled, and steps move only the directions that
+        Recall drops the part of W outside M_t, and training in the block makes up for that. Steps change only directions that
         are new with the task, so no earlier task changes.
         """
         with self._recalling().training():
@@ -225,14 +230,15 @@ class GPM(Loop):
         self._verifier.remember_again()
 
     def which_task(self, batch: Any, *, forward: Forward | None = None) -> Recognition:
-        """Names the task of each example by its inputs: the smallest residual outside a task's own directions.
+        """Recognises the task of each example: the smallest ‖x − B_t·B_tᵀ·x‖ over tasks t, at the first protected layer.
 
-        It reads the inputs of the first protected layer. The confidence goes from 0 (two tasks fit as well) to 1.
+        B_t are the directions of task t's own inputs. Returns a `Recognition` with `task` and `confidence`, which is
+        1 − best/second: 0 if two tasks fit equally well. It needs `recall=True`.
         """
         return self._recalling().recognise(batch, forward or recorder.call)
 
     def report(self) -> MemoryReport:
-        """Returns how full the memory is: capacity, rank and directions per task of each layer, and how many tasks fit."""
+        """Returns how full each layer is and how many more tasks fit. `print` the result for a table."""
         weights = self._protection.weights
         layers = tuple(LayerReport(w.name, w.capacity, w.rank, tuple(w.added)) for w in weights)
         records = self._recall.tasks if self._recall else []
@@ -247,22 +253,22 @@ class GPM(Loop):
     def verify(
         self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None, recall: bool = False
     ) -> Verification:
-        """Measures how far W·M, other state and the model's outputs for old tasks have moved.
+        """Measures how far W·M, buffers and the model's outputs for old tasks have moved.
 
-        Call it when a task is trained and before it is consolidated. It warns if old outputs moved by more than a tenth. The
-        outputs are those for a few examples that `consolidate` keeps in RAM. They are never saved, so a memory that was loaded
+        Call it after you train a task and before you consolidate it. It warns if old outputs moved by more than 10 %. It
+        compares outputs for a few examples that `consolidate` keeps in RAM. They are never saved, so a memory that was loaded
         or copied compares outputs only for `batches`, until its next `consolidate`.
 
         Args:
-            batches: Batches of an old task, or {number of the task: batches}, to measure the drift of outputs and layers.
+            batches: Batches of an old task, or {task number: batches}, to measure the drift of outputs and layers on.
             tolerance: The largest leak ‖(W−W₀)·M‖ / ‖W−W₀‖ to accept.
             forward: A function (model, batch) that calls the model, as in `consolidate`.
-            recall: Whether to prove, too, that every recalled task has the outputs for these batches (any batches) that it
-                had before the current task; without batches, the same weights.
+            recall: Whether to check recalled tasks too: each must have the same outputs for these batches (any batches)
+                as before the current task. Without batches, the weights are compared.
 
         Raises:
-            LeakError: If a leak exceeds the tolerance and the rounding of the layer's number type, if other state has
-                changed, or if old outputs moved although no tensor explains it. In all processes, if in one.
+            LeakError: If a leak exceeds the tolerance and the rounding of the weight's type, a buffer or fixed parameter
+                changed, or old outputs moved for a reason other than the weights. It is raised on all ranks.
         """
         self._check_model()
         return self._verifier.verify(
@@ -270,30 +276,30 @@ class GPM(Loop):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that training needs to continue, except the weights: save those with the model."""
+        """Returns the memory's state, without the model's weights: save those with the model."""
         if self._constraint.unsettled:
             self._constraint.settle()
         return state.collect(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Replaces this memory by a saved one of the same model; if it does not fit, raises StateError and changes nothing."""
+        """Loads a `state_dict` of the same model. If it does not fit, raises StateError and changes nothing."""
         with self._lock, all_or_nothing(self):
             state.restore(self, saved)
 
     def save(self, path: str | Path) -> None:
-        """Writes the memory to one safetensors file, which is replaced completely or not at all."""
+        """Writes the memory to one safetensors file. An error leaves an existing file as it was."""
         state.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, *, threshold: ThresholdSetting | None = None) -> Self:
-        """Returns the memory saved at `path`, for this model.
+        """Loads a memory that `save` wrote.
 
         Args:
             path: The file that `save` wrote.
-            model: The same network, with the weights that it had then.
-            threshold: Another threshold. It is required if the saved one was a function.
+            model: The same network, with the weights that it had when the memory was saved.
+            threshold: A new threshold; required if the saved one was a function.
 
         Raises:
-            StateError: If the file is damaged, or does not fit the model.
+            StateError: If the file is damaged or does not fit the model.
         """
         return state.load(cls, Path(path), model, threshold)

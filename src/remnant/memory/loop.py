@@ -23,15 +23,19 @@ class Loop:
     _attached: list[Attachment]
 
     def attach(self, optimizer: AnyOptimizer) -> AnyOptimizer:
-        """Makes every step of an optimizer keep W·M = W₀·M (line 9), and returns it. Attaching it again changes nothing.
+        """Makes every step of an optimizer keep W·M = W₀·M (line 9). Attaching it again changes nothing.
 
-        The memory does not keep the optimizer alive. Wrappers that hold another optimizer as `optimizer` or
-        `base_optimizer` (accelerate, sharpness-aware minimisation) are looked through.
+        Args:
+            optimizer: A torch optimizer, or a wrapper that holds one as `optimizer` or `base_optimizer` (accelerate,
+                sharpness-aware minimisation). The memory holds only a weak reference to it.
+
+        Returns:
+            The same optimizer.
 
         Raises:
-            TypeError: If it is no optimizer.
-            ValueError: If it trains another model, or a selected parameter that is not protected, or if it is attached to
-                another memory.
+            TypeError: If it is not an optimizer.
+            ValueError: If it trains none of the model's parameters, trains a parameter that was added or unfrozen after the
+                memory was made, or is attached to another memory.
         """
         check_model(self._protection)
         self._attached = [attachment for attachment in self._attached if attachment.optimizer is not None]
@@ -53,7 +57,10 @@ class Loop:
             self._buffers.release()
 
     def project(self) -> None:
-        """Removes the remembered directions from every `.grad` (Eq. 6–7), for a hand-written step; exact for plain SGD."""
+        """Removes the remembered directions from every `.grad`: ∇W ← ∇W − (∇W·M)·Mᵀ (Eq. 6–7).
+
+        Call it before a hand-written step. It is exact for plain SGD; after any other step, call `restore`.
+        """
         self._constraint.project()
 
     def clip_grad_norm_(
@@ -65,14 +72,14 @@ class Loop:
         *,
         parameters: Iterable[Tensor] | None = None,
     ) -> Tensor:
-        """Projects every `.grad`, then clips their norm. Clipping first would leave little of what a new task may learn.
+        """Projects every `.grad`, then clips their norm. Clipping first would leave little for the new task.
 
         Args:
-            max_norm: The largest norm to accept; this and the next ones are as in `torch.nn.utils.clip_grad_norm_`.
+            max_norm: The largest norm. This and the next three are as in `torch.nn.utils.clip_grad_norm_`.
             norm_type: The type of the norm.
-            error_if_nonfinite: Whether a norm that is not finite is an error.
-            foreach: Whether to use torch's faster implementation; by default where it exists.
-            parameters: The parameters to clip; all those of the model by default.
+            error_if_nonfinite: Whether to raise an error if the norm is not finite.
+            foreach: Whether to use torch's faster implementation; by default if it is available.
+            parameters: The parameters to clip; by default all of the model's.
 
         Returns:
             The norm of the projected gradients before they were clipped.
@@ -82,10 +89,15 @@ class Loop:
         return nn.utils.clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite, foreach)
 
     def restore(self, model: nn.Module | None = None) -> None:
-        """Puts every protected weight back to W·M = W₀·M, after a hand-written step that is not plain SGD.
+        """Restores W·M = W₀·M in every protected weight: W ← W₀ + (W − W₀)(I − M·Mᵀ).
+
+        Call it after a hand-written step that is not plain SGD.
 
         Args:
             model: A copy of the model to restore instead, such as an average of its weights (EMA, SWA).
+
+        Raises:
+            ValueError: If a protected parameter is missing in the copy or has another shape there.
         """
         if model is None:
             return self._constraint.restore()

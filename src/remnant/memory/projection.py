@@ -141,7 +141,14 @@ SWITCHES += [_BACKENDS.cudnn.conv] if hasattr(_BACKENDS.cudnn, "conv") else []
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Turns off TF32 and bf16 products and convolutions, and autocast on this device, inside the block."""
+    """Turns off TF32, bf16 products and autocast on a device inside a `with` block.
+
+    Example:
+        >>> with full_precision(torch.device("cpu")):
+        ...     torch.ones(2, 2) @ torch.ones(2, 2)
+        tensor([[2., 2.],
+                [2., 2.]])
+    """
     switches = CPU_SWITCHES if device.type == "cpu" else SWITCHES
     reduced = [switch for switch in switches if str(switch.fp32_precision) not in FULL]
     if reduced or torch.is_autocast_enabled(device.type):

@@ -35,7 +35,7 @@ Values = dict[Tensor, Tensor]  # parameter or buffer → its value
 
 
 class Recognition(NamedTuple):
-    """The task that each example seems to belong to, and a confidence from 0 (two tasks fit as well) to 1."""
+    """The task that each example most likely belongs to, and a confidence from 0 (two tasks fit equally well) to 1."""
 
     task: Tensor
     confidence: Tensor

@@ -22,7 +22,7 @@ BUFFERS_CHANGED = (
 
 
 class LeakError(UserError, RuntimeError):
-    """Something that old outputs depend on has moved: a weight inside its memory, a buffer, or the model's own code."""
+    """Something that old outputs depend on has changed: a weight inside its memory, a buffer, or the model's own code."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,11 @@ class Verification:
     """The result of `GPM.verify`. `print` it for a table.
 
     Attributes:
-        layers: One `LayerCheck` per protected layer, frozen parameter and buffer.
+        layers: One `LayerCheck` per protected layer, frozen parameter and buffer: `name`, `leak`, `drift`.
         tolerance: The largest leak that is accepted.
-        tasks: One `TaskCheck` per task: since it was consolidated, for a few examples that the memory kept; since the last
-            `consolidate`, for batches that were given.
+        tasks: One `TaskCheck` per task: `name` and `drift` ‖y − y₀‖ / ‖y₀‖ of its outputs y. For the examples that the memory
+            keeps, y₀ are the outputs when the task was consolidated; for batches that you passed, those at the last
+            `consolidate`.
     """
 
     layers: tuple[LayerCheck, ...]
@@ -181,7 +182,7 @@ class Verification:
         return max((x.leak for x in self.layers), default=0.0)
 
     def leaks(self, weights_message: str = WEIGHTS_MOVED) -> str:
-        """Describes the leaks. Empty if there are none."""
+        """Describes the leaks in a sentence; empty if there are none."""
         weights = [f"{x.name!r} ({x.leak:.2g})" for x in self.leaking if not x.buffer]
         buffers = [repr(x.name) for x in self.leaking if x.buffer]
         found = [(weights_message, weights), (BUFFERS_CHANGED, buffers)]

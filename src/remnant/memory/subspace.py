@@ -36,18 +36,18 @@ def ranked_count(old: Tensor, new: Tensor, enough: Tensor) -> int:
 
 
 class Subspace:
-    """Orthonormal directions M (n × k) that one layer's inputs have used.
+    """The orthonormal directions M (n × k) that one layer's inputs have used.
 
-    `remove` computes what remains of rows or gradients outside them, x − (x·M)·Mᵀ (Eq. 6–8), and `grow` adds the directions
-    of one more task (Eq. 5, 9). The class stores M, or an orthonormal basis of its complement if that has fewer columns.
+    `remove` computes the part of rows or gradients outside them, x − (x·M)·Mᵀ (Eq. 6–8), and `grow` adds the directions
+    of a task (Eq. 5, 9). It stores M, or an orthonormal basis of its complement if that has fewer columns.
     A direction may have a weight in [0, 1]; 1 protects it fully, as in the paper.
 
     Args:
         capacity: The number n of inputs.
         dtype: The type of the stored directions.
         device: Their device.
-        ordered: Whether to keep the directions in the order in which they were added, so that `prefix` can give back
-            what an earlier task left. The complement is then never stored.
+        ordered: Whether to keep the directions in the order in which they were added, which `prefix` needs. The complement
+            is then never stored.
 
     Example:
         >>> subspace = Subspace(3)

@@ -16,7 +16,7 @@ from .threshold import by_layer
 
 
 class TaskInputs(NamedTuple):
-    """The rows X of a task's inputs to one layer (of a grouped layer, to one group), and the layer's subspace."""
+    """The rows X of a task's inputs to one layer, or to one group of a grouped layer, and the layer's subspace."""
 
     layer: str
     subspace: Subspace
@@ -47,7 +47,12 @@ Growth = Callable[[TaskInputs, float], None]  # changes the subspace, given the 
 
 
 def grow_by(memory: GPM, growth: Growth) -> None:
-    """Lets `consolidate` change every subspace by this function. A copy of the memory does not have it."""
+    """Makes `consolidate` grow each subspace with your function instead of Eq. 5, 8 and 9.
+
+    Args:
+        memory: The memory. A copy of it does not have the function.
+        growth: Called with the task's inputs to a layer and ε; it changes `inputs.subspace`.
+    """
     memory._growth = lambda weight, subspace, gram, group, threshold: growth(
         TaskInputs(weight.name, subspace, gram.energy(group), gram.count), threshold
     )
@@ -61,13 +66,22 @@ def task_inputs(
     layer_samples: Mapping[str, int] | None = None,
     forward: Forward | None = None,
 ) -> list[TaskInputs]:
-    """Returns a task's inputs to all protected layers, one entry per subspace. The memory stays as it is.
+    """Returns a task's inputs to all protected layers without changing the memory.
 
     Args:
         memory: The memory.
         batches: Batches of the task, as for `GPM.consolidate`.
-        layer_samples: Pattern of layer names → how many examples of each batch to use there.
+        layer_samples: How many examples of each batch to use, by pattern of layer names.
         forward: A function (model, batch) that calls the model.
+
+    Returns:
+        One entry per subspace.
+
+    Example:
+        >>> memory = GPM(torch.nn.Linear(4, 2, bias=False))
+        >>> (inputs,) = task_inputs(memory, [torch.eye(4)])
+        >>> inputs.rows, float(inputs.total)
+        (4, 4.0)
     """
     weights = memory._protection.weights
     grams = recorder.empty_grams(weights)

@@ -13,12 +13,22 @@ Value = TypeVar("Value")
 
 
 def by_layer(patterns: Mapping[str, Value], layers: Iterable[str], option: str) -> dict[str, Value]:
-    """Returns layer → the value of the first pattern that matches it, without the layers that no pattern matches.
+    """Gives each layer the value of the first pattern that matches its name.
 
-    Raises a ValueError, with the name of the option, if a pattern matches no layer.
+    Args:
+        patterns: Values by name pattern.
+        layers: The names of all layers.
+        option: The name of the option, for error messages.
 
-    >>> by_layer({"conv*": 0.95, "*": 0.99}, ["conv1", "fc1"], "threshold")
-    {'conv1': 0.95, 'fc1': 0.99}
+    Returns:
+        Values by layer name, without the layers that no pattern matches.
+
+    Raises:
+        ValueError: If a pattern matches no layer.
+
+    Example:
+        >>> by_layer({"conv*": 0.95, "*": 0.99}, ["conv1", "fc1"], "threshold")
+        {'conv1': 0.95, 'fc1': 0.99}
     """
     layers = list(layers)
     for pattern in patterns:
@@ -55,14 +65,19 @@ class Threshold:
 
 
 def parse_threshold(threshold: ThresholdSetting) -> Threshold:
-    """Reads every form in which ε can be given.
+    """Reads a threshold ε in any of its forms.
 
-    The forms are a number or `{"value": ε}` for all layers and tasks, `{"start": ε₀, "step": δ}` for ε₀ + δ·t (at most 1) in
-    task t = 0, 1, …, `{pattern: ε}` or `{"layers": {pattern: ε}}` by layer name, and a function (layer, task) → ε.
+    Args:
+        threshold: A number or `{"value": ε}` for all layers and tasks; `{"start": ε₀, "step": δ}` for ε₀ + δ·t, at most 1, in
+            task t = 0, 1, …; `{pattern: ε}` or `{"layers": {pattern: ε}}` by layer name; or a function (layer, task) → ε.
 
-    >>> epsilon = parse_threshold({"start": 0.97, "step": 0.003}).for_layers(["fc1"])
-    >>> epsilon("fc1", 2)
-    0.976
+    Raises:
+        ValueError: If a value is not in (0, 1].
+
+    Example:
+        >>> epsilon = parse_threshold({"start": 0.97, "step": 0.003}).for_layers(["fc1"])
+        >>> epsilon("fc1", 2)
+        0.976
     """
     if callable(threshold):
         return Threshold(None, threshold)

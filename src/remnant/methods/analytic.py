@@ -1,4 +1,4 @@
-"""Ridge regression on features that are never trained, solved from sums over all tasks. It is no projection method."""
+"""Ridge regression on features that are never trained, solved from sums over all tasks. It is not a projection method."""
 
 from typing import Annotated, Any
 

@@ -93,14 +93,22 @@ class Stateful:
 
 
 class Method(Stateful):
-    """SGD on the current task. A subclass overrides the parts in which it differs.
+    """The base class of all methods: W ← W − lr·∇W on the current task. A subclass overrides the parts that differ.
 
-    Trainers capture `step` into a CUDA graph. So a step computes on the device alone, without `.item()` and without a Python
-    branch on a tensor, and it changes tensors in place. State that lives longer than a step is declared with `keep`.
+    Trainers capture `step` into a CUDA graph, so a step must stay on the device, without `.item()` and without a Python
+    branch on a tensor, and must change tensors in place. Declare state that lives longer than a step with `keep`.
 
     Args:
         network: The network to train, on its device.
-        lr: The learning rate that training starts with.
+        lr: The initial learning rate.
+
+    Raises:
+        ValueError: If the method needs the task at test time, and the network has one head for all tasks.
+
+    Example:
+        >>> class WithoutOutliers(Method):
+        ...     def loss(self, x, y):
+        ...         return super().loss(x, y).clamp(max=1)
     """
 
     name = ""
@@ -140,7 +148,7 @@ class Method(Stateful):
                 setattr(cls, declaration, None)
 
     def use_optimizer(self, name: str, **options: Any) -> None:
-        """Replaces plain SGD by one of `OPTIMIZERS` with its options. Its state starts fresh in every task."""
+        """Replaces plain SGD by one of `OPTIMIZERS` with its options. Its state is new in every task."""
         self.uses_plain_sgd = False
         self._make_optimizer = OPTIMIZERS[name](**checked(OPTIMIZERS[name], options, f"the optimizer {name}"))
 
@@ -149,7 +157,7 @@ class Method(Stateful):
         return stream.tasks
 
     def start(self, task: int) -> None:
-        """Prepares the first step of a task."""
+        """Prepares a task, before its first step."""
         self.task = task
         self.network.train()
         for norm in self.norms if task > 0 else ():
@@ -164,21 +172,21 @@ class Method(Stateful):
         return torch.randperm(len(train), device=self.device)
 
     def validation(self, task: int, valid: Split) -> dict[int, Split]:
-        """Returns the validation data by the task that its `logits` are computed for."""
+        """Returns the validation data, by the task whose `logits` are used for it."""
         return {task: valid} if len(valid) else {}
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Prepares an epoch: its number, how many there are at most, and how many steps it has."""
+        """Prepares an epoch, given its number, the largest number of epochs, and its number of steps."""
 
     def on_epoch_end(self) -> bool | None:
-        """Does what is needed once per epoch rather than at every step. True starts again at the first learning rate."""
+        """Runs after each epoch. If it returns True, the learning rate starts again at its first value."""
         return None
 
     def finish(self, task: int, train: Split) -> None:
-        """Remembers a task after its last step. Its training data is not seen again."""
+        """Remembers a task, after its last step. Its training data is not available later."""
 
     def logits(self, x: Tensor, task: int) -> Tensor:
-        """Answers at test time."""
+        """Returns the outputs at test time."""
         own = self.own_tensors.get(str(task))
         logits: Tensor = functional_call(self.network, own, (x, task)) if own else self.network(x, task)
         return logits
@@ -196,7 +204,7 @@ class Method(Stateful):
         return loss.detach()
 
     def layer_projections(self) -> dict[str, Tensor]:
-        """Returns the matrices of the fast form. A layer that is not named keeps its whole gradient."""
+        """Returns the matrices of the fast form, by layer. A layer without one keeps its whole gradient."""
         return {}
 
     def low_rank_parts(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -204,6 +212,7 @@ class Method(Stateful):
         return {}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Returns the loss of a batch: the cross-entropy of the current task's head."""
         return F.cross_entropy(self.network(x, self.task), y, label_smoothing=self.label_smoothing)
 
     @property
@@ -219,13 +228,13 @@ class Method(Stateful):
         return {name: p for name, p in self.network.named_parameters() if p not in own and p.requires_grad}
 
     def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
-        """Returns the gradient that the step follows, by parameter."""
+        """Returns the gradients that the step uses, by parameter."""
         parameters = self.parameters
         return dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
 
     @torch.no_grad()
     def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
-        """W ← W − lr·∇W in one pass over all parameters, or a step of the chosen optimizer."""
+        """Steps: W ← W − lr·∇W for all parameters at once, or a step of the chosen optimizer."""
         # Fused kernels expect a gradient to have the memory layout of its parameter.
         aligned = [g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for p, g in gradients.items()]
         if self._optimizer is None:

@@ -69,24 +69,24 @@ class Flat(GradientProjection):
 
 
 class DFGPM(Flat):
-    """DFGP with GPM's projection."""
+    """DFGP (Yang et al., 2023): flat minima and mixup, with GPM's projection."""
 
     name = "dfgpm"
 
 
 class DFSGP(Flat, SGP):
-    """DFGP with SGP's projection."""
+    """DFGP (Yang et al., 2023): flat minima and mixup, with SGP's projection."""
 
     name = "dfsgp"
 
 
 class DFTRGP(Flat, TRGP):
-    """DFGP with TRGP's projection and scale matrices."""
+    """DFGP (Yang et al., 2023): flat minima and mixup, with TRGP's projection and scale matrices."""
 
     name = "dftrgp"
 
 
 class DFROGO(Flat, ROGO):
-    """DFGP with ROGO's projection and relaxed directions."""
+    """DFGP (Yang et al., 2023): flat minima and mixup, with ROGO's projection and relaxed directions."""
 
     name = "dfrogo"

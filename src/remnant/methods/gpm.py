@@ -20,12 +20,12 @@ Forward = Callable[[nn.Module, Tensor], object]
 class GradientProjection(Method):
     """Steps along the part of the gradient that is orthogonal to the inputs of past tasks (Eq. 6–7).
 
-    `threshold` is ε: a number, `{"start": ε₀, "step": δ}` for ε₀ + δ·t, or `{"layers": {pattern: ε}}`. Random `samples` of a
-    task represent it; `layer_samples` gives layers, by name pattern, fewer of them. `rank_rule` is "paper" for Eq. 5,
-    "authors" for the count of the published scripts, or "ranked" for TRGP's.
+    `threshold` is ε: a number, `{"start": ε₀, "step": δ}` for ε₀ + δ·t, or `{"layers": {pattern: ε}}`. The memory is
+    computed from `samples` random examples of a task; `layer_samples` uses fewer in some layers, by name pattern.
+    `rank_rule` is "paper" for Eq. 5, "authors" for the count of the published scripts, or "ranked" for TRGP's.
 
-    `task_norms` says what happens to norms: they are "frozen" after the first task, as in the paper; each task has its "own";
-    or all tasks train the same ones ("free"), which forgets.
+    `task_norms` is "frozen" to freeze norms after the first task, as in the paper; "own" to give each task its own; or "free"
+    to let all tasks train the same ones, which forgets.
     """
 
     name = "gpm"

@@ -1,4 +1,4 @@
-"""Hard attention to the task (Serrà et al., 2018): every task learns which units it uses, and their weights stay."""
+"""Hard attention to the task (Serrà et al., 2018): every task learns which units it uses, and later tasks keep them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""iCaRL (Rebuffi et al., 2017): the nearest mean of exemplars answers, and old outputs are distilled.
+"""iCaRL (Rebuffi et al., 2017): classifies by the nearest mean of exemplars, and distils old outputs.
 
 This is the variant that serves as a baseline for GEM (Lopez-Paz & Ranzato, 2017): one head per task, and the outputs of a
 task's head as features.

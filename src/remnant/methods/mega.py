@@ -18,7 +18,10 @@ SmallLoss = Annotated[float, number(0, 100, above=True)]
 
 
 class MEGA1(AGEM):
-    """MEGA-I steps along g + (ℓ_r/ℓ)·r, or along r alone if ℓ ≤ `sensitivity`, where the batch is known by heart."""
+    """MEGA-I (Guo et al., 2020): replay gradients weigh more where the old tasks have a higher loss than the batch.
+
+    The step follows g + (ℓ_r/ℓ)·r, or r alone if ℓ ≤ `sensitivity`, because the batch is then learnt already.
+    """
 
     name = "mega-i"
 
@@ -33,9 +36,10 @@ class MEGA1(AGEM):
 
 
 class MEGA2(AGEM):
-    """MEGA-II turns g by an angle φ towards r and keeps its length. φ is the best in [0, π/2] for ℓ·cos φ + ℓ_r·cos(φ_r − φ).
+    """MEGA-II (Guo et al., 2020): the gradient is turned towards the replay gradient, as far as their losses suggest.
 
-    φ_r is the angle between g and r. The sum to maximise is ℓ times the cosine to g plus ℓ_r times the cosine to r. It equals
+    g keeps its length and is turned by the angle φ in [0, π/2] that maximises ℓ·cos φ + ℓ_r·cos(φ_r − φ), where φ_r is the
+    angle between g and r. The sum to maximise is ℓ times the cosine to g plus ℓ_r times the cosine to r. It equals
     a·cos φ + b·sin φ with a = ℓ + ℓ_r·cos φ_r and b = ℓ_r·sin φ_r ≥ 0, so φ = atan2(b, a) is the best angle, cut off at π/2.
     The paper finds it by gradient steps from random starts.
     """

@@ -1,4 +1,4 @@
-"""Recall: every task is read through its own memory, so that nothing is forgotten, with low-rank parts of its own if asked."""
+"""Recall: each task gets its exact old network back, so nothing is forgotten, with low-rank weights of its own if asked."""
 
 import math
 from typing import Annotated, Any

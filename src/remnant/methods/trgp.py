@@ -1,4 +1,4 @@
-"""Trust region gradient projection (Lin, Yang, Fan & Zhang, 2022): a task scales what alike tasks have learnt."""
+"""Trust region gradient projection (Lin, Yang, Fan & Zhang, 2022): a task scales what similar tasks have learnt."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any

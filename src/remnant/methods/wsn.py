@@ -1,4 +1,4 @@
-"""Winning subnetworks (Kang et al., 2022): every task selects a part of the weights, and its weights then stay."""
+"""Winning subnetworks (Kang et al., 2022): every task selects some of the weights, which then never change."""
 
 import math
 from typing import Annotated, Any

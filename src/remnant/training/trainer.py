@@ -30,8 +30,8 @@ class Schedule:
     """The epochs, batches and learning rates of one task.
 
     Without `patience`, or without a validation set, a task trains all epochs at one rate. With it, `patience` epochs
-    without a lower validation loss divide the rate by `factor`, and the task ends once the rate is below `lr_min`. Only
-    then is the best model restored, as in the published scripts. A method may ask to start again at the first rate.
+    without a lower validation loss divide the rate by `factor`, and the task ends once the rate is below `lr_min`. The
+    best model is then restored, as in the published scripts. A method may ask to start again at the first rate.
     """
 
     lr: float

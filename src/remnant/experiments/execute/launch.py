@@ -34,18 +34,18 @@ class Plan:
     """What to run and how.
 
     Args:
-        settings: from `remnant.experiments.resolve`.
-        seeds: one run for each.
-        root: the folder of all runs.
-        device: auto or cuda (all GPUs), cpu, or a list such as cuda:0,cuda:2.
-        parallel: how many seeds run at the same time, on a CPU in all and on each GPU; 0 means as many as fit.
-        deterministic: bit-equal results on the same machine.
-        tf32: TensorFloat-32 on GPUs.
-        steps: auto (the fastest way), captured (CUDA graphs) or eager (one by one).
-        checkpoint_every: epochs between checkpoints; 0 means only after tasks.
-        checkpoint_seconds: least seconds between two checkpoints of a task.
-        drift: whether to record how far the layers drift for the first task.
-        on: where to run: here, ray, ray://HOST:PORT or slurm (see docs/cluster.md).
+        settings: The settings, from `remnant.experiments.resolve`.
+        seeds: One run is made for each.
+        root: The folder for all runs.
+        device: "cpu", "cuda" (all GPUs), a list such as "cuda:0,cuda:2", or "auto" (GPUs if there are any).
+        parallel: How many seeds run at once, on each GPU or on the CPU. 0 runs all on each GPU, and one per core on the CPU.
+        deterministic: Whether to give bit-equal results on the same machine.
+        tf32: Whether to use TensorFloat-32 on GPUs.
+        steps: "captured" (CUDA graphs), "eager" (one by one) or "auto" (the fastest).
+        checkpoint_every: Epochs between checkpoints; 0 writes them only after each task.
+        checkpoint_seconds: The fewest seconds between two checkpoints of a task.
+        drift: Whether to record how far the layers drift for the first task.
+        on: Where to run: "here", "ray", "ray:HOST:PORT" or "slurm" (see docs/cluster.md).
 
     Example:
         >>> from remnant.experiments import resolve
@@ -167,14 +167,19 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
     """Runs every seed of a plan that is not finished yet. An interrupted seed continues from its checkpoint.
 
     Args:
-        plan: what to run and how.
-        watch: called with a `Progress` after every epoch and task, and for notes.
+        plan: What to run and how.
+        watch: A function that is called with a `Progress` after every epoch and task, and with every note.
 
     Returns:
         The folders of all seeds; `folder.result()["acc"]` is a seed's ACC.
 
     Raises:
-        RunError: if a run cannot start or continue. Folders that the call made in vain are removed.
+        RunError: If a run cannot start or continue. Folders that this call made and did not use are removed.
+
+    Example:
+        >>> from remnant.experiments import resolve
+        >>> plan = Plan(resolve("permuted-digits", "gpm"), seeds=(0,), root=Path("runs"))
+        >>> [folder.result()["acc"] for folder in run(plan)]  # doctest: +SKIP
     """
     (outcome,) = run_together([plan], [watch or (lambda progress: None)])
     if isinstance(outcome, Exception):

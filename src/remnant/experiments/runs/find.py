@@ -10,10 +10,17 @@ from .folder import RunFolder
 
 
 def find_runs(root: Path) -> list[RunFolder]:
-    """Every run at or below `root`, such as `runs/` or `results/`, ordered by path and seed.
+    """Finds all runs in a folder, ordered by path and seed.
+
+    Args:
+        root: A run folder, or a folder that contains runs at any depth, such as `runs/` or `results/`.
 
     Raises:
-        RunError: if the settings of a run cannot be read.
+        RunError: If the settings of a run cannot be read.
+
+    Example:
+        >>> [run.seed for run in find_runs(Path("runs")) if run.finished]  # doctest: +SKIP
+        [0, 1, 2]
     """
     found, problems = readable_runs(root)
     if problems:

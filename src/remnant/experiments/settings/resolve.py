@@ -89,21 +89,21 @@ def resolve(
     protocol: str = "paper",
     network: str | type[Network] | None = None,
 ) -> Settings:
-    """Returns the settings of a method on a benchmark.
+    """Returns the settings of a method on a benchmark: its recipe with your changes.
 
     Args:
-        benchmark: a benchmark's name, `path/to/file.py:make`, or the stream function itself.
-        method: a method's name, `path/to/file.py:MyMethod`, or the class itself.
-        overrides: changes as `--set` takes them: `lr=0.1`, `training.epochs=1`, `optimizer=adamw`.
-        protocol: "paper", or "sane" for running statistics and Eq. 5.
-        network: another network than the recipe's: its name, `path/to/file.py:Net`, or the class itself.
+        benchmark: A benchmark's name, `path/to/file.py:make`, or the stream function itself.
+        method: A method's name, `path/to/file.py:MyMethod`, or the class itself.
+        overrides: Changes as `--set` takes them: `lr=0.1`, `training.epochs=1`, `optimizer=adamw`.
+        protocol: "paper" as the published scripts do it, or "sane" with their known faults corrected.
+        network: A network to use instead of the recipe's: its name, `path/to/file.py:Net`, or the class itself.
 
     Raises:
-        OptionError: for an unknown name, an unknown setting, a value that a setting does not take, or overrides that
-            contradict each other.
+        OptionError: If a name, setting or value is not known or not allowed, or if overrides contradict each other.
 
-    >>> resolve("permuted-digits", "gpm", ["lr=0.1"]).options["lr"]
-    0.1
+    Example:
+        >>> resolve("permuted-digits", "gpm", ["lr=0.1"]).options["lr"]
+        0.1
     """
     stream = benchmark if isinstance(benchmark, str) else BENCHMARKS.name_of(benchmark)
     draft = _Draft(recipe(stream, protocol), method if isinstance(method, str) else METHODS.name_of(method))

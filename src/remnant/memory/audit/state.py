@@ -174,7 +174,7 @@ def checksum(tensor: Tensor) -> tuple[object, Tensor]:
 
 
 def keep_in_eval_mode(module: nn.Module) -> None:
-    """Keeps a module's buffers as they are, whatever `model.train()` does; its submodules still change their mode."""
+    """Keeps a module in eval mode, so that `model.train()` does not unfreeze its buffers; submodules still change mode."""
     # The next `model.train()` would undo a flag, and compiled code ignores later hooks; a partial can be copied and pickled.
     fixed = [p for p in module.parameters(recurse=False) if not p.requires_grad]
     if fixed or any(True for _ in module.buffers(recurse=False)):

@@ -93,12 +93,12 @@ _rules: dict[type | str, Rule] = {}
 def register_layer(kind: type[nn.Module] | str, rule: Rule) -> None:
     """Adds a layer type to those that GPM can protect.
 
-    A subclass follows the rule of its nearest base. If it has a `forward` of its own, the rule gets what that passes to the
-    base's `forward`. `consolidate` tests whether the rule describes what the layer computes.
+    A subclass uses the rule of its nearest base class. If it has its own `forward`, the rule gets the arguments that this
+    passes to the base's `forward`. `consolidate` tests whether the rule describes what the layer computes.
 
     Args:
-        kind: The type, or its dotted name ("package.module.Class"), which need not be imported.
-        rule: A function layer → `LayerView`, or several of them.
+        kind: The type, or its dotted name ("package.module.Class") to avoid importing it.
+        rule: A function that takes the layer and returns a `LayerView`, or several.
 
     Raises:
         TypeError: If `kind` is not a module type or name, or `rule` is not a function.
@@ -128,7 +128,13 @@ def built_in_rule(*kinds: type[nn.Module] | str) -> Callable[[Rule], Rule]:
 
 
 def views_of(layer: nn.Module) -> list[LayerView] | None:
-    """Returns a layer's views by the rule for its type, or None if there is no rule."""
+    """Returns a layer's views by the rule for its type, or None if there is no rule.
+
+    Example:
+        >>> (view,) = views_of(nn.Linear(3, 2))
+        >>> view.inputs, view.outputs
+        (3, 2)
+    """
     rule = rule_of(layer)
     if rule is None:
         return None
@@ -153,7 +159,12 @@ def described_forward(layer: nn.Module) -> type | None:
 
 
 def is_norm(layer: nn.Module) -> bool:
-    """Whether a module is a normalisation layer: of torch, or with a name that says so and only vectors to learn."""
+    """Tells whether a module is a normalisation layer: one of torch's, or a class named …Norm with only vectors to learn.
+
+    Example:
+        >>> is_norm(nn.LayerNorm(4)), is_norm(nn.Linear(4, 4))
+        (True, False)
+    """
     types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
     own = list(layer.parameters(recurse=False))
     named = type(layer).__name__.rstrip("123d").endswith("Norm") and all(p.ndim <= 1 for p in own)
