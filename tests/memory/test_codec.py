@@ -276,7 +276,7 @@ def test_a_sparse_file_is_refused_without_memory_for_its_tensors(tmp_path: Path)
 def test_words_too_long_for_those_who_read_the_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remnant.memory.codec.LONGEST_HEADER", 1000)
     pack({"words": "a" * 500})
-    with pytest.raises(ValueError, match="may take 1,000"):
+    with pytest.raises(ValueError, match="may have 1,000 bytes"):
         pack({"words": "a" * 1000})
 
 

@@ -41,7 +41,7 @@ def test_where_warnings_are_errors_nothing_is_half_done() -> None:
     before = frozen_copy(memory.state_dict())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="Full"):
+        with pytest.raises(UserWarning, match="These layers are full"):
             memory.consolidate(torch.randn(20, 3))
     assert same(memory.state_dict(), before)
 
@@ -49,7 +49,7 @@ def test_where_warnings_are_errors_nothing_is_half_done() -> None:
 def test_a_full_layer_is_not_announced_again_after_loading(tmp_path: Path) -> None:
     model = nn.Linear(3, 2)
     memory = GPM(model, threshold=1.0)
-    with pytest.warns(UserWarning, match="Full"):
+    with pytest.warns(UserWarning, match="These layers are full"):
         memory.consolidate(torch.randn(20, 3))
     memory.save(tmp_path / "memory")
     loaded = GPM.load(tmp_path / "memory", model)

@@ -35,7 +35,7 @@ def test_excluded_parameters_move_and_the_others_do_not() -> None:
     model = TwoHeads()
     memory = GPM(model, threshold=1.0, exclude=["heads", "body.1.bias"])
     x = torch.randn(30, 6)
-    with pytest.warns(UserWarning, match="Full"):
+    with pytest.warns(UserWarning, match="These layers are full"):
         memory.consolidate(x)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     train_attached(memory, lambda: (model(x) - 1).square().sum())

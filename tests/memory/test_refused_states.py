@@ -58,7 +58,7 @@ def test_a_file_without_a_checksum_is_refused(memory: GPM, net: Net, tmp_path: P
 def test_a_foreign_file_is_refused(net: Net, tmp_path: Path) -> None:
     path = tmp_path / "file"
     save_file(net.state_dict(), path)
-    with pytest.raises(StateError, match=r"not .*GPM\.save\(\) wrote: it is a safetensors file of another program"):
+    with pytest.raises(StateError, match=r"not .*GPM\.save\(\) wrote: it is a safetensors file from another program"):
         GPM.load(path, net)
     path.write_text("threshold = 0.97\n")
     with pytest.raises(StateError, match="not a safetensors file"):

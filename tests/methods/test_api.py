@@ -17,7 +17,7 @@ from remnant.methods.gpm import GradientProjection
 from remnant.models import Network
 from small_options import announced
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 LR, EPSILON, WIDEN, AIM, ROOM = 0.125, 0.8, 6.0, 0.9, 5
 
 

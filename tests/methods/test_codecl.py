@@ -17,7 +17,7 @@ from remnant.methods.parts.conceptors import both, eigenpairs, odds, wide_enough
 from remnant.models import Network, build
 from small_options import announced
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 def network() -> Network:

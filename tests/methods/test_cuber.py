@@ -16,7 +16,7 @@ from remnant.methods.cuber import CUBER
 from remnant.methods.trgp import TRGP
 from small_options import announced
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 LR, EPSILON, TRUST, PULL = 0.125, 0.8, 0.1, 0.3
 
 

@@ -22,7 +22,7 @@ from remnant.methods.parts.sharpness import ascended
 from remnant.models import Network, build
 from small_options import announced
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full", "ignore:Old outputs moved")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Old outputs moved")
 HOSTS = {"dfgpm": "gpm", "dfsgp": "sgp", "dftrgp": "trgp"}
 HEADS = """
 import torch

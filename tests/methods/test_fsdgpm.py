@@ -13,7 +13,7 @@ from remnant.data import Split
 from remnant.methods.fsdgpm import FSDGPM
 from remnant.models import Network, build
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 LR, ASCENT, RATE = 0.125, 0.3, 0.5
 
 

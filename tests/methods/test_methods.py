@@ -188,7 +188,7 @@ def test_gpm_leaves_heads_of_their_own_free_and_holds_a_shared_one() -> None:
         assert set(method.ranks()) == held
         method.start(0)
         train(method, split)
-        with pytest.warns(UserWarning, match="Full"):
+        with pytest.warns(UserWarning, match="These layers are full"):
             method.finish(0, split)
         before = weights(method.network)
         method.start(1)
@@ -382,7 +382,7 @@ def play(method: Method, kind: str, tasks: range, heads: bool) -> list[Tensor]:
 SHORT = [("mlp", True), ("mlp", False), ("lenet", True), ("alexnet", False)]
 
 
-@pytest.mark.filterwarnings("ignore:Full")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 @pytest.mark.parametrize(
     ("kind", "heads"),
     [
@@ -406,7 +406,7 @@ def test_every_method_runs_on_every_network(name: str, kind: str, heads: bool) -
     assert all(tensor.grad is None for tensor in method.network.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:Full")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 @pytest.mark.parametrize("kind", ["mlp", "alexnet"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_state_put_into_a_new_method_goes_on_identically(name: str, kind: str) -> None:

@@ -13,7 +13,7 @@ from remnant.data import Split
 from remnant.methods.nscl import AdamNSCL
 from remnant.models import Network, build
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 LR, TOLERANCE = 0.0078125, 30.0  # a rate that float32 holds exactly
 
 

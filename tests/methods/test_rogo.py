@@ -19,7 +19,9 @@ from remnant.models import Network
 from remnant.training import Schedule, Trainer, TrainingState, run_to_completion
 from small_options import announced
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full", "ignore:Old outputs moved by .* for task 0, and")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:These layers are full", "ignore:Old outputs moved by .* for task 0, and"
+)
 LR, EPSILON, ENERGY, ALIKE, STIFFNESS = 0.125, 0.8, 0.9, 0.7, 0.5
 
 

@@ -18,7 +18,7 @@ from remnant.methods.sgp import SGP
 from remnant.models import Network, build
 from remnant.training import EagerSteps, run_to_completion
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
 
 def network(kind: str = "mlp", classes: Any = (3, 3, 3), **options: Any) -> Network:

@@ -35,7 +35,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.filterwarnings("ignore:Full")
+@pytest.mark.filterwarnings("ignore:These layers are full")
 @pytest.mark.parametrize("method", SUCCESSORS)
 def test_killed_in_a_task_they_resume_to_the_same_result(method: str, tmp_path: Path) -> None:
     (tmp_path / "heads.py").write_text(HEADS)

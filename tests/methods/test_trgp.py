@@ -23,7 +23,7 @@ from remnant.methods.trgp import TRGP
 from remnant.models import Network
 from small_options import OPTIONS, announced
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 HEADS = """
 import torch
 from remnant.data import Stream

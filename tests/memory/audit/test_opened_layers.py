@@ -49,7 +49,7 @@ def test_a_layer_unfrozen_between_tasks_is_refused_before_it_moves(optimizer: Op
         lambda: step(model, chosen),
     ):
         with pytest.raises(
-            ValueError, match=r"'0\.weight' did not exist or did not train.*Exclude it.*make a new memory"
+            ValueError, match=r"'0\.weight' did not exist or was not trainable.*Exclude it.*make a new memory"
         ):
             use()
     assert torch.equal(model[0].weight, before)

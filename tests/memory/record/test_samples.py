@@ -86,7 +86,7 @@ def test_samples_limit_what_is_remembered(net: Net) -> None:
     again.consolidate(list(x.split(7)), samples=3)
     assert few.subspaces["out"].rank == again.subspaces["out"].rank
     torch.testing.assert_close(few.subspaces["out"].remove(again.subspaces["out"].basis.mT).norm(), torch.tensor(0.0))
-    with pytest.warns(UserWarning, match="Full"):
+    with pytest.warns(UserWarning, match="These layers are full"):
         assert all_of_it.consolidate(x, samples=1000)["out"] > 3
 
 
