@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Exit, Option
 
 from .app import app, print_error, print_text
-from .runs import Device, Parallel, Quiet, Root, Seeds, for_each, parse_seeds
+from .runs import Device, On, Parallel, Quiet, Root, Seeds, for_each, parse_seeds
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
@@ -18,7 +18,8 @@ def reproduce(
     table: Annotated[
         str,
         Argument(
-            help="table1a, table1b, table2, table3, single-epoch, class-incremental, related, successors, fair or all."
+            help="table1a, table1b, table2, table3, single-epoch, class-incremental, related, successors, ablations, "
+            "fair or all."
         ),
     ],
     methods: Annotated[str, Option(help="Only these methods, separated by commas.")] = "",
@@ -26,6 +27,7 @@ def reproduce(
     seeds: Seeds = "5",
     device: Device = "auto",
     parallel: Parallel = 0,
+    on: On = "here",
     runs: Root = Path("runs"),
     kept: Annotated[Path, Option("--results", help="Folder of finished results, which are not run again.")] = Path(
         "results"
@@ -53,7 +55,7 @@ def reproduce(
     wanted = ([word.strip() for word in text.split(",") if word.strip()] for text in (methods, benchmarks))
     for chosen in select_tables(table, *wanted):
         reproduction = Reproduction(chosen, runs, kept)
-        work, problems = reproduction.missing(parse_seeds(seeds), device, parallel)
+        work, problems = reproduction.missing(parse_seeds(seeds), device, parallel, on)
         for problem in problems:
             print_error(problem)
         done = not run_missing or for_each(work, run_job)

@@ -16,12 +16,13 @@ from remnant.options import OptionError
 # Typed from the appendix's table, column "1 Epoch": acc, acc_sd, bwt, bwt_sd.
 FLAT = ("sgp", "trgp", "dfgpm", "dfsgp", "dftrgp")
 NEW = (*FLAT, "code-cl", "rogo", "dfrogo", "cuber", "fs-dgpm", "adam-nscl", "api", "wsn")
+OWN_PARTS = ("trgp", "dftrgp", "code-cl", "cuber", "api", "wsn")
 SUCCESSORS = {
-    "pmnist": NEW,
-    "split-cifar100": NEW,
-    "five-datasets": (*FLAT, "code-cl", "dfrogo", "cuber", "api", "wsn"),
-    "cifar100-superclass": ("sgp", "trgp", "dfsgp", "fs-dgpm", "api", "wsn"),
-    "split-tinyimagenet": (*FLAT, "code-cl", "api", "wsn"),
+    "pmnist": ("gpm", *(method for method in NEW if method not in OWN_PARTS), *OWN_PARTS, "remnant-recall"),
+    "split-cifar100": ("gpm", *(method for method in NEW if method not in OWN_PARTS), *OWN_PARTS),
+    "five-datasets": ("gpm", "sgp", "dfgpm", "dfsgp", "dfrogo", *OWN_PARTS),
+    "cifar100-superclass": ("gpm", "sgp", "dfsgp", "fs-dgpm", "trgp", "api", "wsn"),
+    "split-tinyimagenet": ("gpm", "sgp", "dfgpm", "dfsgp", "trgp", "dftrgp", "code-cl", "api", "wsn"),
 }
 FAIR = ("pmnist", "split-cifar100")
 WITH_SGD = ("gpm", "sgp", "trgp", "cuber", "dfgpm", "dfsgp", "dftrgp", "rogo", "dfrogo", "code-cl", "fs-dgpm", "api")
@@ -98,6 +99,9 @@ def test_the_tables_have_the_rows_of_the_paper() -> None:
                 ),
             ],
             "successors": [(benchmark, method) for benchmark, methods in SUCCESSORS.items() for method in methods],
+            "ablations": [
+                (benchmark, "remnant-recall") for benchmark in ("permuted-digits", "pmnist") for _ in range(6)
+            ],
             "fair": [(benchmark, method) for benchmark in FAIR for method in (*WITH_SGD, *WITH_ADAM)],
             "fair-lr": [
                 (benchmark, method)
@@ -220,8 +224,8 @@ def test_the_missing_seeds_are_planned_and_a_contradictory_result_is_named(tmp_p
     saved(tmp_path, 0, 0.9)
     saved(tmp_path, 2, 0.9).save_result({"acc": 0.8, "seconds": {}})
     (table,) = select_tables("table1a", ["gpm"])
-    plans, (problem,) = Reproduction(table, tmp_path, tmp_path / "none").missing((0, 1, 2), "cpu")
-    assert [plan.seeds for plan in plans] == [(1, 2)]  # type: ignore[union-attr]
+    plans, (problem,) = Reproduction(table, tmp_path, tmp_path / "none").missing((0, 1, 2), "cpu", on="ray")
+    assert [(plan.seeds, plan.on) for plan in plans] == [((1, 2), "ray")]  # type: ignore[union-attr]
     assert "result.json says ACC 0.8000, but accuracy.csv gives 0.9000" in problem
     assert [seeds.keys() for seeds in finished_results([tmp_path])[0].values()] == [{0}]
 

@@ -168,6 +168,12 @@ def test_a_missing_device_is_refused_once(tmp_path: Path) -> None:
     assert said.output.count("no such device") == 1
 
 
+def test_times_are_not_measured_on_a_cluster(tmp_path: Path) -> None:
+    said = CliRunner().invoke(app, ["reproduce", "table2", "--on", "ray", "--runs", str(tmp_path)])
+    assert said.exit_code == 1
+    assert "Leave out --on." in said.stderr
+
+
 def test_a_damaged_file_of_times_is_named(tmp_path: Path) -> None:
     save_timings(tmp_path, "pmnist", {"methods": {"gpm": {"digest": 1}}})
     with pytest.raises(RunError, match=r"pmnist\.json is damaged"):

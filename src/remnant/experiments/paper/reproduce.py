@@ -7,7 +7,7 @@ from pathlib import Path
 from remnant.errors import RunError
 from remnant.files import read_json
 
-from ..execute import Plan, pick_devices
+from ..execute import HERE, Plan, pick_devices
 from ..runs import RunResult, keep_results, readable_runs
 from .tables import ResultKey, Row, Table, comparison_rows
 from .timing import TIMES_FOLDER, TIMING_TABLE, load_timings, save_timings, time_methods, timing_rows
@@ -25,7 +25,7 @@ class Reproduction:
         self.table, self.runs, self.kept = table, runs, kept
 
     def missing(
-        self, seeds: Sequence[int], device: str = "auto", parallel: int = 0
+        self, seeds: Sequence[int], device: str = "auto", parallel: int = 0, on: str = HERE
     ) -> tuple[list[Plan | TimingJob], list[str]]:
         """A plan for the missing seeds of each row, and a sentence for each run that cannot be read.
 
@@ -33,6 +33,8 @@ class Reproduction:
         """
         rows = [row for row in self.table.rows if row.runnable]
         if self.table.name == TIMING_TABLE:
+            if on != HERE:
+                raise RunError(f"--on {on}: times are measured in one process on this machine. Leave out --on.")
             pick_devices(device)  # fails once, and not for every benchmark
             groups: dict[str, list[Row]] = {}
             for row in rows:
@@ -42,7 +44,7 @@ class Reproduction:
         plans: list[Plan | TimingJob] = []
         for row in rows:
             if todo := tuple(seed for seed in seeds if seed not in results.get(row.key, {})):
-                plans.append(Plan(row.settings, todo, self.runs, device, parallel))
+                plans.append(Plan(row.settings, todo, self.runs, device, parallel, on=on))
         return plans, problems
 
     def rows(self) -> list[dict[str, str]]:
