@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remnant import Subspace
 from remnant.memory.axes import AxisSubspace
-from remnant.memory.gram import Energy, Gram, leading
+from remnant.memory.gram import Energy, Gram
 from remnant.memory.projection import Projection
 
 seeds = st.integers(0, 2**20)
@@ -227,7 +227,7 @@ def test_block_lanczos_really_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remnant.memory.gram.LANCZOS_FROM", 100)
     monkeypatch.setattr("remnant.memory.gram.LANCZOS_BLOCK", 16)
     data = rows(1, 900, 400, decay=0.93)
-    values, vectors = leading(data.mT @ data, 0.9 * float(data.square().sum()))
+    values, vectors = Energy(data.mT @ data).spectrum(0.9 * float(data.square().sum()))
     assert len(values) < 200
     assert torch.allclose(vectors.mT @ vectors, torch.eye(len(values), dtype=torch.float64), atol=1e-12)
     exact = torch.linalg.eigvalsh(data.mT @ data).flip(0)[: len(values)]
@@ -239,10 +239,10 @@ def test_a_wide_layer_uses_block_lanczos_for_more_of_its_directions(monkeypatch:
     monkeypatch.setattr("remnant.memory.gram.LANCZOS_BLOCK", 16)
     data = rows(1, 900, 400, decay=0.98)
     gram, enough = data.mT @ data, 0.9 * float(data.square().sum())
-    everything, _ = leading(gram, enough)
+    everything, _ = Energy(gram).spectrum(enough)
     assert len(everything) == 400
     monkeypatch.setattr("remnant.memory.gram.WIDE", 400)
-    values, vectors = leading(gram, enough)
+    values, vectors = Energy(gram).spectrum(enough)
     assert len(values) < 80
     assert torch.allclose(values, everything[: len(values)], rtol=0, atol=1e-11 * float(values[0]))
     assert torch.allclose(gram @ vectors, vectors * values, rtol=0, atol=1e-11 * float(values[0]))
@@ -252,4 +252,4 @@ def test_lanczos_is_not_tried_for_white_noise(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("remnant.memory.gram.LANCZOS_FROM", 100)
     monkeypatch.setattr("remnant.memory.gram._lanczos", None)
     data = torch.randn(4000, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert len(leading(data.mT @ data, 0.9 * float(data.square().sum()))[0]) == 400
+    assert len(Energy(data.mT @ data).spectrum(0.9 * float(data.square().sum()))[0]) == 400

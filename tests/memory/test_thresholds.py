@@ -51,7 +51,7 @@ def test_threshold_patterns_apply_in_the_order_they_are_written(net: Net) -> Non
 
 
 def test_a_schedule_rises_with_the_tasks_and_stops_at_one(net: Net) -> None:
-    schedule = parse_threshold({"start": 0.97, "step": 0.02}).for_layers(["any"])
+    schedule = parse_threshold({"start": 0.97, "step": 0.02}, ["any"]).of
     assert [round(schedule("any", task), 10) for task in range(4)] == [0.97, 0.99, 1.0, 1.0]
     asked: list[tuple[str, int]] = []
     memory = GPM(net, threshold=lambda layer, task: asked.append((layer, task)) or schedule(layer, task))

@@ -246,7 +246,7 @@ def test_gpm_remembers_as_many_samples_as_it_is_told() -> None:
     ],
 )
 def test_a_recipes_threshold_by_layer_and_task(setting: dict[str, Any], epsilon: dict[str, list[float]]) -> None:
-    threshold = parse_threshold(setting).for_layers(epsilon)
+    threshold = parse_threshold(setting, epsilon).of
     assert {layer: [threshold(layer, task) for task in range(2)] for layer in epsilon} == epsilon
 
 

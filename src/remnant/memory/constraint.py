@@ -84,7 +84,7 @@ class Constraint:
         for weight in self.protection.weights:
             if weight.rank:
                 weight.restore(self.anchors, None if copies is None else [copies[p] for p in weight.parameters])
-        if frozen := self.frozen_parameters:
+        if frozen := list(self.protection.frozen.values()):
             held = frozen if copies is None else [copies[p] for p in frozen]
             torch._foreach_copy_(shards(held), shards(self.anchors[p] for p in frozen))
         self.unsettled = self.unsettled and copies is not None

@@ -21,9 +21,8 @@ from .loop import Loop
 from .loss import Loss, usual_loss
 from .recall import Recall, Recognition
 from .record import recorder
-from .record.consolidation import Growth
+from .record.consolidation import Growth, all_or_nothing, remember
 from .record.recorder import Forward
-from .remember import all_or_nothing, remember
 from .report import LayerReport, MemoryReport, Verification
 from .subspace import RANK_RULES, Subspace
 from .threshold import ThresholdSetting, parse_threshold
@@ -109,21 +108,11 @@ class GPM(Loop):
             raise ValueError(
                 f"sketch is {sketch!r}: it must be a positive whole number, or None for exact Gram matrices."
             )
-        parsed = parse_threshold(threshold)
-        self._protection = Protection(
-            model,
-            protect,
-            exclude,
-            bias=bias,
-            norm=norm,
-            unsupported=unsupported,
-            ordered=recall,
-            lora=lora,
-            sketch=sketch,
-        )
+        rules = {"bias": bias, "norm": norm, "unsupported": unsupported}
+        self._protection = Protection(model, protect, exclude, **rules, ordered=recall, lora=lora, sketch=sketch)
         self._model = self._protection.model
-        self._threshold_given = threshold
-        self._threshold = parsed.for_layers([weight.name for weight in self._protection.weights])
+        parsed = parse_threshold(threshold, [weight.name for weight in self._protection.weights])
+        self._threshold_given, self._threshold = threshold, parsed.of
         self._rank_rule, self._unsupported = rank_rule, unsupported
         self._growth: Growth | None = None  # replaces the rank rule
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}

@@ -44,8 +44,13 @@ class Energy:
         """‖R‖² (Frobenius)."""
         return self.tensor.square().sum() + self.rest if self.is_rows else self.tensor.diagonal().sum()
 
-    def outside(self, basis: Tensor) -> "Energy":
-        """The energy of R̂ = R − R·M·Mᵀ (Eq. 8); for a Gram matrix, on both of its sides at once."""
+    def outside(self, basis: Tensor, *, complement: bool = False) -> "Energy":
+        """The energy of R̂ = R − R·M·Mᵀ (Eq. 8); for a Gram matrix, on both of its sides at once.
+
+        With a basis N of M's complement it is R·N: the same rows R̂ in the coordinates of N's columns.
+        """
+        if complement:
+            return replace(self, tensor=(self.tensor if self.is_rows else basis.mT @ self.tensor) @ basis)
         if self.is_rows:
             return replace(self, tensor=self.tensor - (self.tensor @ basis) @ basis.mT)
         inside = basis @ (basis.mT @ self.tensor)
@@ -56,16 +61,23 @@ class Energy:
         """‖R·m‖² for every column m."""
         return (self.tensor @ basis).square().sum(0) if self.is_rows else (basis * (self.tensor @ basis)).sum(0)
 
-    def through(self, basis: Tensor) -> "Energy":
-        """The energy of R·N: the same rows in the coordinates of N's columns."""
-        return replace(self, tensor=(self.tensor if self.is_rows else basis.mT @ self.tensor) @ basis)
-
     def spectrum(self, enough: float) -> tuple[Tensor, Tensor]:
-        """The largest eigenvalues, until their sum reaches `enough`, and the eigenvectors that `directions` needs."""
+        """The largest eigenvalues, until their sum reaches `enough`, and the eigenvectors that `directions` needs.
+
+        It returns all of them where that is cheaper.
+        """
         if self.exact:
             _, sizes, vectors = torch.linalg.svd(self.tensor, full_matrices=False)
             return sizes.square(), vectors.mT
-        return leading(self.tensor @ self.tensor.mT if self.is_rows else self.tensor, enough)
+        matrix = self.tensor @ self.tensor.mT if self.is_rows else self.tensor
+        found, n = None, matrix.shape[0]
+        if n >= LANCZOS_FROM and enough < 0.999 * float(matrix.diagonal().sum()):
+            most = int((WIDE_SHARE if n >= WIDE else LANCZOS_SHARE) * n)
+            # k eigenvalues sum to at most √k·‖G‖, so Lanczos is not tried where it is certain to fail.
+            if enough <= (most / PER_DIRECTION) ** 0.5 * float(matrix.norm()):
+                found = _lanczos(matrix, enough, most)
+        values, vectors = found or _descending(matrix)
+        return values.clamp(min=0), vectors
 
     def directions(self, values: Tensor, vectors: Tensor, count: int) -> Tensor:
         """The first `count` eigenvectors of RᵀR as columns, from its `spectrum`."""
@@ -186,18 +198,6 @@ class Counts:
 
     def energy(self, group: int) -> Tensor:
         return self._counts
-
-
-def leading(matrix: Tensor, enough: float) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalues, until their sum reaches `enough`, with their eigenvectors; all where that is cheaper."""
-    found, n = None, matrix.shape[0]
-    if n >= LANCZOS_FROM and enough < 0.999 * float(matrix.diagonal().sum()):
-        most = int((WIDE_SHARE if n >= WIDE else LANCZOS_SHARE) * n)
-        # k eigenvalues sum to at most √k·‖G‖, so Lanczos is not tried where it is certain to fail.
-        if enough <= (most / PER_DIRECTION) ** 0.5 * float(matrix.norm()):
-            found = _lanczos(matrix, enough, most)
-    values, vectors = found or _descending(matrix)
-    return values.clamp(min=0), vectors
 
 
 def _descending(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ The products need full float32 precision, whatever the user has set: the 10 bits
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -140,7 +140,8 @@ SWITCHES: list[Any] = [_BACKENDS.cuda.matmul] if _NEW else [_OneSwitch()]
 SWITCHES += [_BACKENDS.cudnn.conv] if hasattr(_BACKENDS.cudnn, "conv") else []
 
 
-def full_precision(device: torch.device) -> AbstractContextManager[None]:
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
     """Turns off TF32, bf16 products and autocast on a device inside a `with` block.
 
     Example:
@@ -150,20 +151,12 @@ def full_precision(device: torch.device) -> AbstractContextManager[None]:
                 [2., 2.]])
     """
     switches = CPU_SWITCHES if device.type == "cpu" else SWITCHES
-    reduced = [switch for switch in switches if str(switch.fp32_precision) not in FULL]
-    if reduced or torch.is_autocast_enabled(device.type):
-        return _raised(reduced, device.type)
-    return nullcontext()
-
-
-@contextmanager
-def _raised(switches: list[Any], device_type: str) -> Iterator[None]:
-    before = [str(switch.fp32_precision) for switch in switches]
-    for switch in switches:
+    before = {switch: setting for switch in switches if (setting := str(switch.fp32_precision)) not in FULL}
+    for switch in before:
         switch.fp32_precision = "ieee"
     try:
-        with torch.autocast(device_type, enabled=False):
+        with torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext():
             yield
     finally:
-        for switch, setting in zip(switches, before, strict=True):
+        for switch, setting in before.items():
             switch.fp32_precision = setting

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from . import valid
-from .audit.compare import change_of, restored
 from .audit.probe import Probe
+from .audit.trial import change_of, restored
 from .constraint import Constraint
 from .discovery import Protection, clean
 from .distributed import summed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import is_tensor, nn
+from torch import Tensor, is_tensor, nn
 
 from remnant.errors import UserError
 from remnant.files import remove_stale, write_file
@@ -42,22 +42,18 @@ def collect(memory: GPM) -> dict[str, Any]:
         "tasks": memory._tasks,
         "steps": memory._constraint.steps,
         "settings": dict(memory._settings),
-        "layers": _layers(memory),
+        "layers": {
+            weight.name: {
+                "capacities": [subspace.capacity for subspace in weight.subspaces],
+                "added": list(weight.added),
+                "subspaces": [subspace.state() for subspace in weight.subspaces],
+            }
+            for weight in memory._protection.weights
+        },
         "anchors": {names[p]: whole(tensor).cpu() if is_sharded(tensor) else tensor for p, tensor in anchors.items()},
         "buffers": dict(memory._buffers.values),
         "kept_in_eval": list(memory._buffers.kept_in_eval),
         "recall": memory._recall.state() if memory._recall else None,
-    }
-
-
-def _layers(memory: GPM) -> dict[str, Any]:
-    return {
-        weight.name: {
-            "capacities": [subspace.capacity for subspace in weight.subspaces],
-            "added": list(weight.added),
-            "subspaces": [subspace.state() for subspace in weight.subspaces],
-        }
-        for weight in memory._protection.weights
     }
 
 
@@ -120,10 +116,11 @@ def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> N
     parameters, norms = memory._protection.named_parameters(), memory._buffers.of_norms()
     protected = set(memory._protection.parameters)
     kept = {name: parameter for name, parameter in parameters.items() if parameter in protected}
-    layers = {"layers": _layers(memory)}
-    here = _sizes(layers | {"anchors": parameters, "buffers": memory._buffers.others() | norms})
-    needed = _sizes(layers | {"anchors": kept if complete else {}, "buffers": norms if complete else {}})
-    in_state = _sizes(saved)
+    layers = {w.name: [subspace.capacity for subspace in w.subspaces] for w in memory._protection.weights}
+    here = _sizes(layers, parameters, memory._buffers.others() | norms)
+    needed = _sizes(layers, kept if complete else {}, norms if complete else {})
+    capacities = {name: layer["capacities"] for name, layer in saved["layers"].items()}
+    in_state = _sizes(capacities, saved["anchors"], saved["buffers"])
     differing = sorted(name for name in {*needed, *in_state} if here.get(name) != in_state.get(name))
     if differing:
         details = [f"{x}: {in_state.get(x, 'missing')} in the state, {here.get(x, 'missing')} here" for x in differing]
@@ -133,12 +130,11 @@ def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> N
         )
 
 
-def _sizes(state: Mapping[str, Any]) -> dict[str, list[int]]:
-    sizes = {
-        f"layer {name!r}": [valid.whole("a capacity", n) for n in layer["capacities"]]
-        for name, layer in state["layers"].items()
-    }
-    for kind, tensors in (("parameter", state["anchors"]), ("buffer", state["buffers"])):
+def _sizes(
+    layers: Mapping[str, list[int]], anchors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+) -> dict[str, list[int]]:
+    sizes = {f"layer {name!r}": [valid.whole("a capacity", n) for n in found] for name, found in layers.items()}
+    for kind, tensors in (("parameter", anchors), ("buffer", buffers)):
         sizes.update({f"{kind} {name!r}": list(tensor.shape) for name, tensor in tensors.items()})
     return sizes
 

@@ -158,9 +158,7 @@ class Subspace:
         if self.full or not bool(total > 0):
             return 0
         old = self._stored.to(energy.tensor)
-        residual = energy
-        if self.rank:
-            residual = energy.through(old) if self._is_complement else energy.outside(old)
+        residual = energy.outside(old, complement=self._is_complement) if self.rank else energy
         captured = (total - residual.total()).clamp(min=0)
         ranked = rule == "ranked" and self.rank > 0
         values, vectors = residual.spectrum(enough=float(threshold * total - (0 if ranked else captured)))

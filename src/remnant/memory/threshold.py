@@ -47,40 +47,31 @@ def check_matches(pattern: str, names: list[str], message: str) -> None:
 
 @dataclass(frozen=True)
 class Threshold:
-    """ε as `parse_threshold` reads it. A saved memory keeps `setting`; it is None for a function, which no file can hold."""
+    """ε by layer and task, and the `setting` that a saved memory keeps: None for a function, which no file can hold."""
 
     setting: Any
-    value: dict[str, float] | ThresholdFunction  # by pattern of layer names, or by layer and task
-
-    def for_layers(self, layers: Iterable[str]) -> ThresholdFunction:
-        """Returns the function (layer, task) → ε."""
-        if not isinstance(self.value, dict):
-            function = self.value
-            return lambda layer, task: _check(function(layer, task), f"threshold({layer!r}, {task})")
-        layers = list(layers)
-        values = by_layer(self.value, layers, "threshold")
-        if missing := [layer for layer in layers if layer not in values]:
-            raise ValueError(f"No threshold pattern matches layer {missing[0]!r}. Add one, or '*' for all others.")
-        return lambda layer, task: values[layer]
+    of: ThresholdFunction
 
 
-def parse_threshold(threshold: ThresholdSetting) -> Threshold:
-    """Reads a threshold ε in any of its forms.
+def parse_threshold(threshold: ThresholdSetting, layers: Iterable[str]) -> Threshold:
+    """Reads a threshold ε in any of its forms, for these layers.
 
     Args:
         threshold: A number or `{"value": ε}` for all layers and tasks; `{"start": ε₀, "step": δ}` for ε₀ + δ·t, at most 1, in
             task t = 0, 1, …; `{pattern: ε}` or `{"layers": {pattern: ε}}` by layer name; or a function (layer, task) → ε.
+        layers: The names of the layers.
 
     Raises:
-        ValueError: If a value is not in (0, 1].
+        ValueError: If a value is not in (0, 1], or a layer has none.
 
     Example:
-        >>> epsilon = parse_threshold({"start": 0.97, "step": 0.003}).for_layers(["fc1"])
+        >>> epsilon = parse_threshold({"start": 0.97, "step": 0.003}, ["fc1"]).of
         >>> epsilon("fc1", 2)
         0.976
     """
     if callable(threshold):
-        return Threshold(None, threshold)
+        function = threshold
+        return Threshold(None, lambda layer, task: _check(function(layer, task), f"threshold({layer!r}, {task})"))
     if not isinstance(threshold, Mapping):
         threshold = {"value": threshold}
     if set(threshold) == {"value"}:
@@ -91,11 +82,17 @@ def parse_threshold(threshold: ThresholdSetting) -> Threshold:
         if not isinstance(step, int | float) or isinstance(step, bool):
             raise ValueError(f"threshold['step'] is {step!r}: it must be a number, for example 0.003.")
         setting = {"start": start, "step": float(step)} if step else start
-        return Threshold(setting, lambda layer, task: min(1.0, start + step * task))
+        return Threshold(
+            setting, lambda layer, task: _check(min(1.0, start + step * task), f"threshold({layer!r}, {task})")
+        )
     nested = set(threshold) == {"layers"} and isinstance(threshold["layers"], Mapping)
     patterns = threshold["layers"] if nested else threshold
-    values = {pattern: _check(value, f"threshold[{pattern!r}]") for pattern, value in patterns.items()}
-    return Threshold({"layers": values}, values)
+    checked = {pattern: _check(value, f"threshold[{pattern!r}]") for pattern, value in patterns.items()}
+    layers = list(layers)
+    values = by_layer(checked, layers, "threshold")
+    if missing := [layer for layer in layers if layer not in values]:
+        raise ValueError(f"No threshold pattern matches layer {missing[0]!r}. Add one, or '*' for all others.")
+    return Threshold({"layers": checked}, lambda layer, task: values[layer])
 
 
 def _check(value: object, name: str) -> float:

@@ -137,7 +137,7 @@ def test_sorted_json_keeps_the_first_layer_s_threshold() -> None:
     """'*' sorts before 'hidden.0', and the memory takes the first pattern that matches."""
     settings = resolve("pmnist", "gpm")
     back = Settings.from_dict(json.loads(json.dumps(settings.as_dict(), sort_keys=True)))
-    threshold = parse_threshold(back.options["threshold"]).for_layers(["hidden.0", "hidden.1", "head"])
+    threshold = parse_threshold(back.options["threshold"], ["hidden.0", "hidden.1", "head"]).of
     assert [threshold(layer, 0) for layer in ("hidden.0", "hidden.1", "head")] == [0.95, 0.99, 0.99]
 
 

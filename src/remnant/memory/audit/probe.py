@@ -18,8 +18,7 @@ from ..projection import full_precision
 from ..protected import Weights
 from ..record.batches import all_tensors, blank, geometric, map_tensors, mix, spread_examples, tensors_in
 from ..record.recorder import Forward, Sinks, eager_eval, record_rows
-from .compare import change_of, relative_changes, restored
-from .trial import NOISY, Change, Found, Trial
+from .trial import NOISY, Change, Found, Trial, change_of, relative_changes, restored
 
 EXAMPLES = 8  # few rows leave most directions free to change
 TOGETHER = 2**28  # numbers in the weights that are moved at a time; their changes take 24 bytes for each

@@ -14,9 +14,8 @@ from ..discovery import Protection, clean
 from ..distributed import is_sharded, shard_of, summed
 from ..layers import is_norm, rule_of
 from ..report import LayerCheck, check_still
-from .compare import relative_changes, restored
 from .probe import Probe
-from .trial import SIZE
+from .trial import SIZE, relative_changes, restored
 
 RENORMALISATIONS = 8  # a shortened row may be too long again by a rounding; 5 times were enough for a million rows
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -22,9 +22,9 @@ from ..record.batches import is_numbered, stream
 from ..record.consolidation import filling, share_grams
 from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
-from .compare import change_of, ordinary, restored
 from .probe import NARROW_ROUNDINGS, Probe
 from .state import Buffers, checksum
+from .trial import change_of, ordinary, restored
 
 if TYPE_CHECKING:
     from ..constraint import Constraint

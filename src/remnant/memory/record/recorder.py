@@ -4,6 +4,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,11 +61,11 @@ def record_rows(
     with ExitStack() as stack, torch.no_grad(), eager_eval(model):
         for weight, sink in sinks.items():
             for site in weight.sites:
-                hook = _hook(weight, site, sink, (examples or {}).get(weight.name))
+                read = partial(_read_inputs, weight, site, sink, (examples or {}).get(weight.name))
                 if described := described_forward(site.module):
-                    stack.enter_context(read_calls(site, described, hook))
+                    stack.enter_context(read_calls(site, described, read))
                 else:
-                    stack.callback(site.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+                    stack.callback(site.module.register_forward_pre_hook(read, with_kwargs=True).remove)
         for batch in batches:
             try:
                 forward(model, map_tensors(batch, lambda x: x.to(device, non_blocking=True)))
@@ -78,39 +79,44 @@ def record_rows(
     return count
 
 
-def _hook(weight: ProtectedWeight, site: Site, sink: RowSink, examples: int | None) -> Callable[..., None]:
+@torch.inference_mode(False)  # what is summed up must not become an inference tensor
+@torch.no_grad()
+def _read_inputs(
+    weight: ProtectedWeight,
+    site: Site,
+    sink: RowSink,
+    examples: int | None,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Passes the rows of one call of a layer to the sink. A forward pre-hook calls it with the last three arguments."""
+    args, kwargs = map_tensors((args, kwargs), lambda x: x.to_dense() if "sparse" in str(x.layout) else whole(x))
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in((args, kwargs)))):
+        raise ConsolidationError(
+            f"{weight.name!r} is called inside a transform of torch.func (vmap, grad, jvp), where its inputs cannot be "
+            "recorded. Pass forward= that calls it with whole batches, or exclude it. Nothing was remembered."
+        )
+    if examples is not None:
+        args = tuple(arg[:examples] if isinstance(arg, Tensor) and arg.ndim else arg for arg in args)
     groups, inputs, biases = weight.view.groups, weight.view.inputs, len(weight.biases)
-
-    @torch.inference_mode(False)  # what is summed up must not become an inference tensor
-    @torch.no_grad()
-    def before_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        args, kwargs = map_tensors((args, kwargs), lambda x: x.to_dense() if "sparse" in str(x.layout) else whole(x))
-        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in((args, kwargs)))):
-            raise ConsolidationError(
-                f"{weight.name!r} is called inside a transform of torch.func (vmap, grad, jvp), where its inputs cannot be "
-                "recorded. Pass forward= that calls it with whole batches, or exclude it. Nothing was remembered."
-            )
-        if examples is not None:
-            args = tuple(arg[:examples] if isinstance(arg, Tensor) and arg.ndim else arg for arg in args)
-        found = site.view.rows(*args, **kwargs)
-        ones = site.view.real(*args, **kwargs) if site.view.real else 1
-        for rows in [found] if isinstance(found, Tensor) else found:
-            if site.view.one_hot:
-                sink(rows)
-                continue
-            rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
-            if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != (groups, inputs):
-                raise ConsolidationError(
-                    f"{weight.name!r} takes {inputs} inputs for each of its groups ({groups}), and was given rows of shape "
-                    f"{tuple(rows.shape)}. Check the batches and, if you registered a rule for the layer, the rule."
-                )
-            if biases:  # one more column per bias: 1 for the bias of this site, 0 for the others
-                rows = F.pad(rows, (0, biases))
-                if site.bias is not None:
-                    rows[:, :, site.bias - biases] = ones
+    found = site.view.rows(*args, **kwargs)
+    ones = site.view.real(*args, **kwargs) if site.view.real else 1
+    for rows in [found] if isinstance(found, Tensor) else found:
+        if site.view.one_hot:
             sink(rows)
-
-    return before_forward
+            continue
+        rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
+        if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != (groups, inputs):
+            raise ConsolidationError(
+                f"{weight.name!r} takes {inputs} inputs for each of its groups ({groups}), and was given rows of shape "
+                f"{tuple(rows.shape)}. Check the batches and, if you registered a rule for the layer, the rule."
+            )
+        if biases:  # one more column per bias: 1 for the bias of this site, 0 for the others
+            rows = F.pad(rows, (0, biases))
+            if site.bias is not None:
+                rows[:, :, site.bias - biases] = ones
+        sink(rows)
 
 
 @contextmanager

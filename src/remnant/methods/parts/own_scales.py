@@ -26,7 +26,7 @@ class OwnScales(GradientProjection):
 
     def __init__(self, network: Network, *, scaled: Sequence[str] = ("*",), **options: Any) -> None:
         super().__init__(network, **options)
-        self.energy_share = parse_threshold(self.threshold).for_layers(list(self.memory.subspaces))
+        self.energy_share = parse_threshold(self.threshold, self.memory.subspaces).of
         chosen = [name for name in self.memory.subspaces if any(fnmatchcase(name, each) for each in scaled)]
         modules = dict(network.named_modules())
         found = {name: ScaledLayer.of(modules.get(name)) for name in chosen}
