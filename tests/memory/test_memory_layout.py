@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from remnant import GPM
 from remnant.memory import StepProjector, views_of
 from remnant.memory.projection import Projection
+from remnant.memory.protected import ProtectedWeight
 
 IMAGES = ((nn.Conv2d, torch.channels_last), (nn.Conv3d, torch.channels_last_3d))
 
@@ -75,7 +76,7 @@ def test_gradients_held_apart_come_out_laid_out_as_the_weight_is(
 def test_a_matrix_is_a_view_in_the_order_of_memory(kind: type[nn.Module], layout: torch.memory_format) -> None:
     layer = kind(3, 6, 2, bias=False).to(memory_format=layout)  # type: ignore[call-overload]
     (view,) = views_of(layer) or []
-    assert view.channels_last
+    assert ProtectedWeight("layer", view, sites=[], biases=[])._channels_last
     gradient = torch.randn_like(view.weight)
     matrix = view.matrix(gradient, channels_last=True)
     assert matrix.data_ptr() == gradient.data_ptr()

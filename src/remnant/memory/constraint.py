@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from .gpm import GPM
 
 
+@dataclass(eq=False)
 class Constraint:
     """Holds from the second task on. W₀ are the weights, and the frozen parameters, at the start of the task."""
 
-    def __init__(self, protection: Protection) -> None:
-        self.protection = protection
-        self.anchors: dict[Tensor, Tensor] = {}  # parameter → W₀; empty in the first task
-        self.stepped: set[Tensor] = set()  # protected parameters that got a gradient in this task
-        self.optimizers: WeakSet[Optimizer] = WeakSet()  # those that are attached
-        self.steps = 0  # of all attached optimizers in this task
-        self.unsettled = False  # whether optimizers that take turns still have to restore their weights
-        self._no_steps = ""  # the reason, while the weights in place are not those to train
+    protection: Protection
+    anchors: dict[Tensor, Tensor] = field(default_factory=dict)  # parameter → W₀; empty in the first task
+    stepped: set[Tensor] = field(default_factory=set)  # protected parameters that got a gradient in this task
+    optimizers: WeakSet[Optimizer] = field(default_factory=WeakSet)  # those that are attached
+    steps: int = 0  # of all attached optimizers in this task
+    unsettled: bool = False  # whether optimizers that take turns still have to restore their weights
+    _no_steps: str = ""  # the reason, while the weights in place are not those to train
 
     @contextmanager
     def without_steps(self) -> Iterator[None]:

@@ -185,7 +185,11 @@ class ProtectedWeight:
 
     @property
     def _channels_last(self) -> bool:
-        return not self.biases and self.view.channels_last  # with biases, the stack is a copy in any case
+        """Whether the weight's memory has its channels last, so that the stack is a view only in that order."""
+        weight, view = self.view.weight, self.view
+        if self.biases or weight.ndim < 3 or view.groups > 1 or view.output_dim:
+            return False  # with biases, the stack is a copy in any case
+        return not weight.is_contiguous() and weight.movedim(1, -1).is_contiguous()
 
     def _stack(self, tensors: list[Tensor] | Anchors, *, by_rows: bool = False) -> Tensor:
         """The stack of such tensors, its inputs in the order of the weight's memory or of the rows; if possible a view."""

@@ -154,8 +154,8 @@ class Subspace:
         energy = gram if isinstance(gram, Energy) else Energy.of(gram)
         if energy.tensor.shape[-1] != self.capacity:
             raise ValueError(f"A Gram of {energy.tensor.shape[-1]} inputs cannot grow a subspace of {self.capacity}.")
-        total = energy.total()
-        if self.full or not bool(total > 0):
+        total, room = energy.total(), self.capacity - self.rank
+        if not room or not bool(total > 0):
             return 0
         old = self._stored.to(energy.tensor)
         residual = energy.outside(old, complement=self._is_complement) if self.rank else energy
@@ -169,7 +169,7 @@ class Subspace:
             count = ranked_count(energy.along(self.basis.to(old)), real, threshold * total - noise)
         if threshold == 1 and residual.exact:  # every direction, however little energy it has
             count = int((values > (self.capacity * torch.finfo(torch.float64).eps) ** 2 * total).sum())
-        count = min(count, self.capacity - self.rank)
+        count = min(count, room)
         if count:
             self._add(old, residual.directions(values, vectors, count))
         return count

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,12 +162,10 @@ class RunInProgress:
         return rows[0]
 
     def _checkpoint(self, task: int, training: TrainingState) -> Blocking:
-        """A function that writes a checkpoint and, between two tasks, the matrix and the ranks before it.
+        """A function that writes a checkpoint and, between two tasks, the matrix and the ranks.
 
         It uses the run's own tensors: call it before the run continues.
         """
-        between_tasks = training.epoch == 0
-        ranks = self.method.ranks() if between_tasks else {}
         state = {
             "run": str(self.folder.relative_path),
             "task": task,
@@ -179,16 +178,9 @@ class RunInProgress:
             "seconds": dict(self.seconds),
             "drift": self.first_weights or {},
         }
-
-        def write() -> None:
-            if between_tasks:
-                self.folder.save_matrix(self.matrix)
-            if ranks:
-                self.folder.save_ranks(ranks)
-            self.folder.save_checkpoint(state)
-            self._last_checkpoint = time.monotonic()
-
-        return write
+        self._last_checkpoint = time.monotonic()
+        of_task = (self.matrix, self.method.ranks()) if training.epoch == 0 else ()
+        return partial(self.folder.save_checkpoint, state, *of_task)
 
     def _resume(self, schedule: Schedule) -> tuple[int, TrainingState]:
         """Restores the newest checkpoint; returns the task and the state to continue from."""

@@ -12,7 +12,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 
 from remnant.errors import RunError
@@ -87,25 +86,15 @@ class RunFolder:
         self.digest: str = header["digest"]
         self.seed: int = header["seed"]
         self.settings: dict[str, Any] = header["settings"]
-        self.relative_path = run_path(
-            self.benchmark, self.method, self.digest, self.seed
-        )  # below the folder of all runs
+        # Below the folder of all runs.
+        self.relative_path = run_path(self.benchmark, self.method, self.digest, self.seed)
         self._damaged: set[Path] = set()  # checkpoints that `load_checkpoint` could not read
 
     @classmethod
     def create(
-        cls,
-        root: Path,
-        settings: Settings,
-        seed: int,
-        *,
-        device: torch.device | str | None = None,
-        execution: Mapping[str, Any] | None = None,
+        cls, root: Path, settings: Settings, seed: int, *, execution: Mapping[str, Any] | None = None
     ) -> "RunFolder":
-        """Makes or finds the folder of these settings and this seed below `root`.
-
-        `device` is for environment.json, and `execution` for execution.json of a new run.
-        """
+        """Makes or finds the folder of these settings and this seed below `root`. `execution` is that of a new run."""
         names = {"benchmark": settings.benchmark, "method": settings.method, "digest": settings.digest}
         content = {**names, "seed": seed, "settings": settings.as_dict()}
         header = json.loads(to_json(content, sort_keys=True))
@@ -123,7 +112,7 @@ class RunFolder:
                 "Move the folder away to start the run again."
             )
         if not (path / ENVIRONMENT).exists():
-            write_json(path / ENVIRONMENT, environment(device, header["settings"]))
+            write_json(path / ENVIRONMENT, environment(settings=header["settings"]))
         return cls(path, header, new=found is None)
 
     @classmethod
@@ -223,8 +212,17 @@ class RunFolder:
             write(self.path / METRICS, data)
         return len(kept)
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the one before it."""
+    def save_checkpoint(
+        self, state: dict[str, Any], matrix: AccuracyMatrix | None = None, ranks: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the one before it.
+
+        The matrix and the ranks of a finished task are saved first: a run that resumes at the next task needs them.
+        """
+        if matrix is not None:
+            self.save_matrix(matrix)
+        if ranks:
+            self.save_ranks(ranks)
         metrics = self.path / METRICS
         if metrics.exists():  # the lines before a checkpoint must survive whenever it does
             with explained(metrics), metrics.open("rb") as file:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,12 +75,14 @@ class Witness:
     fixed: dict[Tensor, tuple[object, Tensor]]  # parameters that do not train → their checksum
 
 
+@dataclass(eq=False)
 class Verifier:
     """Compares the weights, other state, and outputs of a model with those when its tasks were consolidated."""
 
-    def __init__(self, protection: Protection, constraint: Constraint, buffers: Buffers) -> None:
-        self._protection, self._constraint, self._buffers = protection, constraint, buffers
-        self.witnesses: list[Witness] = []
+    protection: Protection
+    constraint: Constraint
+    buffers: Buffers
+    witnesses: list[Witness] = field(default_factory=list)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "witnesses": []}  # a forward function may not be picklable, and examples may be private
@@ -93,7 +95,7 @@ class Verifier:
             outputs, path = probe.before or (probe.outputs(), probe.path)
         except Exception:  # a few examples alone may be too few
             return
-        model, anchors = self._protection.model, self._constraint.anchors
+        model, anchors = self.protection.model, self.constraint.anchors
         fixed = {p for p in model.parameters() if p not in anchors and not p.requires_grad}
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         own = {name: t.detach().clone() for name, t in tensors.items() if t not in anchors and t not in fixed}
@@ -121,10 +123,10 @@ class Verifier:
             elsewhere = [f"task {w.task}" for w in self.witnesses if not w.path <= w.probe.path]
             given, grams, uncovered = self._drifts(batches, forward) if batches is not None else ([], None, "")
             last = self.witnesses[-1] if self.witnesses else None
-            layers = (*self._constraint.checks(grams), *self._buffers.checks(last.probe if last else None))
+            layers = (*self.constraint.checks(grams), *self.buffers.checks(last.probe if last else None))
             recalled = recall.drift(batches, forward) if recall else []
             result = Verification(layers, tolerance, (*tasks, *given, *recalled))
-            rounding = NARROW_ROUNDINGS * max((torch.finfo(p.dtype).eps for p in self._constraint.anchors), default=0.0)
+            rounding = NARROW_ROUNDINGS * max((torch.finfo(p.dtype).eps for p in self.constraint.anchors), default=0.0)
             moved = [f"{x.name} ({x.drift:.2g})" for x in recalled if (x.drift or 0) > max(tolerance, rounding)]
             message = result.leaks() or (RECALL_MOVED.format(", ".join(moved)) if moved else "")
             message = message or (self._unexplained(last) if last else "") or uncovered
@@ -161,13 +163,13 @@ class Verifier:
     def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams, str]:
         """Compares today's outputs for batches with those of the weights W₀, and records the layers' inputs."""
         numbered = is_numbered(batches)
-        grams = recorder.empty_grams(self._protection.weights)
+        grams = recorder.empty_grams(self.protection.weights)
         checks = []
         uncovered = ""
         for name, series in batches.items() if numbered else [("batches", batches)]:
-            probe, moved, total, most, count = Probe(self._protection, forward), 0.0, 0.0, 0.0, 0
-            turns = InStep(stream(series), sharded=self._protection.sharded)
-            sinks = filling(grams, self._protection, turns)
+            probe, moved, total, most, count = Probe(self.protection, forward), 0.0, 0.0, 0.0, 0
+            turns = InStep(stream(series), sharded=self.protection.sharded)
+            sinks = filling(grams, self.protection, turns)
             for batch in turns:
                 now = probe.outputs(batch, sinks)
                 with self._anchored():
@@ -183,27 +185,27 @@ class Verifier:
                 raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")
             drift = (moved / total) ** 0.5 if total else None
             checks.append(TaskCheck(f"task {name}, batches" if numbered else name, drift))
-            if most and not uncovered and not self._protection.sharded:  # whose passes need all processes
+            if most and not uncovered and not self.protection.sharded:  # whose passes need all processes
                 steps = self._steps()
                 with self._anchored():
                     uncovered = self._uncovered(probe, steps)
-        if self._protection.sharded:
+        if self.protection.sharded:
             share_grams(grams)
         return checks, grams, uncovered
 
     def _steps(self) -> dict[Tensor, Tensor]:
         """How far each parameter has moved in this task."""
-        return {p: p.detach().double() - w.to(p.device).double() for p, w in self._constraint.anchors.items()}
+        return {p: p.detach().double() - w.to(p.device).double() for p, w in self.constraint.anchors.items()}
 
     def _uncovered(self, probe: Probe, steps: dict[Tensor, Tensor]) -> str:
         """Describes weights through which these steps from W₀ move outputs in ways that no rule covers, if there are any."""
-        found = probe.uncovered(steps) if self._protection.unsupported != "free" else {}
+        found = probe.uncovered(steps) if self.protection.unsupported != "free" else {}
         return MOVED_UNSEEN.format(", ".join(f"{w.name!r} ({by:.1%})" for w, by in found.items())) if found else ""
 
     @contextmanager
     def _anchored(self, others: Mapping[Tensor, Tensor] | None = None) -> Iterator[None]:
         """Puts W₀ in place for the block, and other values that are given."""
-        values = {**self._constraint.anchors, **(others or {})}
+        values = {**self.constraint.anchors, **(others or {})}
         with torch.no_grad(), restored(values):
             for tensor, value in values.items():
                 tensor.detach().copy_(value)
@@ -211,7 +213,7 @@ class Verifier:
 
     def _unexplained(self, last: Witness) -> str:
         """Describes a change of the last task's outputs that neither W·M nor other tensors explain."""
-        anchors, model = self._constraint.anchors, self._protection.model
+        anchors, model = self.constraint.anchors, self.protection.model
         now = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         own = {now[n]: value for n, value in last.unprotected.items() if n in now and now[n].shape == value.shape}
         gone = [n for n in last.unprotected if n not in now]
@@ -229,7 +231,7 @@ class Verifier:
                     return CODE_CHANGED.format(moved)
             elif uncovered := self._uncovered(last.probe, steps):
                 return uncovered
-        state = {name: tensor for name, tensor in self._buffers.watched() if tensor in own}
+        state = {name: tensor for name, tensor in self.buffers.watched() if tensor in own}
         with self._anchored({tensor: value for tensor, value in own.items() if tensor not in set(state.values())}):
             if moved is not None and (by := change_of(outputs, last.probe.outputs())) > 10 * max(
                 moved, last.probe.rounding

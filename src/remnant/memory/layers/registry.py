@@ -54,13 +54,6 @@ class LayerView:
         object.__setattr__(self, "inputs", self.weight.numel() // self.groups // outputs)
 
     @property
-    def channels_last(self) -> bool:
-        """Whether the weight's memory has its channels last, so that its matrix is a view only in that order."""
-        weight = self.weight
-        whole = weight.ndim > 2 and self.groups == 1 and self.output_dim == 0
-        return whole and not weight.is_contiguous() and weight.movedim(1, -1).is_contiguous()
-
-    @property
     def channels_last_order(self) -> Tensor:
         """The numbers of the matrix's inputs in the order that they have with the channels last."""
         _, *shape = self.weight.shape

@@ -63,14 +63,14 @@ def remember(
     unreached = checks.refuse(probe, held, grams, stepped, refused)
     moving = memory._buffers.moving(probe, trained=bool(stepped))
     grown = grow(weights, grams, thresholds, memory._growth or memory._rank_rule, fixed)
-    full = [w.name for w, grown_to, _ in grown if w.rank < w.capacity and all(s.full for s in grown_to)]
+    full = [weight.name for weight, _, count in grown if weight.rank < weight.capacity == weight.rank + count]
     unprotected = moving if memory._unsupported == "error" else []
     moved = Verification((*memory._constraint.checks(), *memory._buffers.checks(probe)), SUSPICIOUS)
     sketched = [weight for weight in weights if weight.sketch]
     coarse = too_coarse(sketched, grams, thresholds) if sketched else []
     checks.warn(probe, moved, unprotected, full, unreached, coarse)
     record = memory._recall.record(grown, grams, thresholds, probe) if memory._recall else None
-    for weight, subspaces, count in grown:
+    for weight, subspaces, count in grown:  # from here on the memory changes; all before may still refuse the task
         weight.adopt(subspaces, [*weight.added, count] if count >= 0 else _without(weight.added, -count))
     memory._tasks += 1
     anchors = {**anchors, **{p: p.detach().clone() for p in renormalised(memory._protection) if p in anchors}}
