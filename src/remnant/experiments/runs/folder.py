@@ -217,7 +217,7 @@ class RunFolder:
     ) -> None:
         """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the one before it.
 
-        The matrix and the ranks of a finished task are saved first: a run that resumes at the next task needs them.
+        The matrix and the ranks of a finished task are saved first: a run that resumes after it never writes them again.
         """
         if matrix is not None:
             self.save_matrix(matrix)
