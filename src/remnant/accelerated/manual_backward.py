@@ -46,7 +46,7 @@ class LinearChain:
         self.weights: list[Tensor] = [
             layer.weight.detach() for layer in (*network.hidden, network.head_of(method.task))
         ]
-        projections, low_rank = method.layer_projections(), method.low_rank_parts()
+        projections, low_rank = method.layer_projections(), method.low_rank_parts
         self.low_rank = [low_rank.get(name) for name in names]
         first, *self.projections = (projections.get(name) for name in names)  # None: the whole gradient is used
         self.x, self.y = train.x.flatten(1).contiguous(), train.y
@@ -61,20 +61,16 @@ class ManualBackwardSteps(Steps):
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)
         self.loss = torch.zeros((), dtype=train.x.dtype)
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Reads the tensors of the step."""
-        chain, sizes = LinearChain(self.method, self.train), ((self.batch, self.whole_batches), (self.tail, 1))
-        self.buffers = {rows: _Buffers(chain, rows, steps) for rows, steps in sizes if rows * steps}
-        self.version = self.method.step_version
+        self.version = -1  # of the step that the buffers are for
 
     def epoch(self) -> Work[None]:
         self.loss.zero_()
         lr = float(self.method.lr)
         order = self.new_order()
-        if self.method.step_version != self.version:
-            self.prepare()
+        if self.version != self.method.step_version:
+            self.version = self.method.step_version
+            chain, sizes = LinearChain(self.method, self.train), ((self.batch, self.whole_batches), (self.tail, 1))
+            self.buffers = {rows: _Buffers(chain, rows, steps) for rows, steps in sizes if rows * steps}
         whole = self.rows - self.tail
         for part in order[:whole].split(STEPS_TOGETHER * self.batch):
             if len(part):
@@ -124,10 +120,14 @@ class _Buffers:
     def _step(self, rate: float, x: Tensor, inputs: Tensor, target: Tensor, scores: Tensor) -> None:
         """One step from the rows `x`, the same rows projected (`inputs`) and the probabilities to learn."""
         weights, outputs, deltas, last = self.chain.weights, self.outputs, self.deltas, len(self.chain.weights) - 1
-        seen = [x, *outputs]  # the inputs of each layer
-        for layer in range(last):
-            torch.relu_(self._forward(layer, seen[layer], outputs[layer]))
-        torch.softmax(self._forward(last, seen[last], scores), 1, out=deltas[last]).sub_(target)
+        seen, computed = [x, *outputs], [*outputs, scores]  # the inputs and outputs of each layer
+        for layer, output in enumerate(computed):
+            torch.mm(seen[layer], self.weights_t[layer], out=output)
+            if pair := self.chain.low_rank[layer]:
+                output.addmm_(torch.mm(seen[layer], pair[1].t(), out=self.codes[layer]), pair[0].t())
+            if layer < last:
+                torch.relu_(output)
+        torch.softmax(scores, 1, out=deltas[last]).sub_(target)
         for layer in range(last, 0, -1):
             before = deltas[layer - 1]
             torch.mm(deltas[layer], weights[layer], out=before)
@@ -146,10 +146,3 @@ class _Buffers:
             if pair:
                 pair[0].addmm_(self.deltas_t[layer], self.codes[layer], alpha=rate)
                 pair[1].addmm_(self.coded_deltas[layer].t(), seen[layer], alpha=rate)
-
-    def _forward(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
-        """x·(W + U·V)ᵀ"""
-        torch.mm(x, self.weights_t[layer], out=out)
-        if pair := self.chain.low_rank[layer]:
-            out.addmm_(torch.mm(x, pair[1].t(), out=self.codes[layer]), pair[0].t())
-        return out

@@ -196,6 +196,7 @@ class Method(Stateful):
     # layers compute with W + U·V, and the matrices are constant until `step_version` changes.
     fast_form: str | None = "projected-sgd"
     step_version = 0
+    low_rank_parts: Mapping[str, tuple[Tensor, Tensor]] = {}  # layer → U (outputs × r) and V (r × inputs)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """Updates the weights from one batch and returns its loss."""
@@ -205,10 +206,6 @@ class Method(Stateful):
 
     def layer_projections(self) -> dict[str, Tensor]:
         """Returns the matrices of the fast form, by layer. A layer without one keeps its whole gradient."""
-        return {}
-
-    def low_rank_parts(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Returns layer → U (outputs × r) and V (r × inputs), which steps change in place, for the form "low-rank-sgd"."""
         return {}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

@@ -94,8 +94,9 @@ class Recall(GradientProjection):
                 allowed.copy_(torch.eye(len(basis), device=self.device) - basis @ basis.mT)
         own_size = sum(part.numel() for parts in (self.u, self.v) for part in parts.values())
         self.capacity = 1 + own_size / self.base_size
-        keys = [f"{self.task} {name}" for name in self.layers]
-        self.own = [nn.Parameter(part[key]) for part in (self.u, self.v) for key in keys if key in part]
+        keys = {name: f"{self.task} {name}" for name in self.layers}
+        self.low_rank_parts = {name: (self.u[key], self.v[key]) for name, key in keys.items() if key in self.u}
+        self.own = [nn.Parameter(pair[k]) for k in range(2) for pair in self.low_rank_parts.values()]
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         self.retraining = epoch >= epochs - self.retrain
@@ -162,10 +163,6 @@ class Recall(GradientProjection):
 
     def layer_projections(self) -> dict[str, Tensor]:
         return self.allowed
-
-    def low_rank_parts(self) -> dict[str, tuple[Tensor, Tensor]]:
-        keys = {name: f"{self.task} {name}" for name in self.layers} if self.private else {}
-        return {name: (self.u[key], self.v[key]) for name, key in keys.items()}
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         loss = self.loss(x, y)
