@@ -62,20 +62,19 @@ def measure(benchmark: str, name: str) -> Measured:
 def draw(path: Path, measured: dict[str, Measured]) -> None:
     import matplotlib.pyplot as plt
 
-    from remnant.report.figures.drawing import COLOURS, RC
+    from remnant.report.figures.drawing import COLOURS, INK, RC
 
     with plt.rc_context(RC):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
         for style, (name, (found, accuracies)) in zip(("--", "-"), measured.items(), strict=True):
             tasks = range(1, len(accuracies) + 1)
             for colour, marker, (layer, values) in zip(COLOURS, "osD^vP", found.items(), strict=False):
                 label = f"{layer}, {METHODS[name]}"
                 left.plot(tasks, values, color=colour, marker=marker, linestyle=style, label=label)
-            right.plot(tasks, accuracies, color=COLOURS[0], marker="o", linestyle=style, label=METHODS[name])
+            right.plot(tasks, accuracies, color=INK, marker="P", linestyle=style, label=f"all, {METHODS[name]}")
         left.set(xlabel="task", ylabel="‖g·P‖ / ‖g‖ at its first step", title="What the weights may follow")
         right.set(xlabel="task", ylabel="accuracy just after the task, %", title="How well it is learnt")
-        for axes in (left, right):
-            axes.legend(fontsize=8)
+        figure.legend(loc="outside lower center", ncols=4, handlelength=3.5)
         figure.savefig(path, metadata={"Date": None})
     print(f"drawn: {path}")
 

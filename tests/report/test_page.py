@@ -164,7 +164,7 @@ def test_what_only_the_paper_has_is_behind_a_switch(tmp_path: Path) -> None:
     write_report([tmp_path / "runs"], tmp_path / "report")
     text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert 'id="show-missing"' in text
-    assert re.findall(r"<h2 [^>]*>([^<]+)</h2>", text)[:2] == ["permuted-digits", "Figures"]
+    assert re.findall(r"<h2 [^>]*>([^<]+)</h2>", text)[:2] == ["Permuted digits", "Figures"]
     hidden = re.findall(r'<details class="table missing" id="table-([^"]+)"', text)
     assert {"table1a", "table3", "ranks-pmnist"} <= set(hidden)
     assert "everything" not in hidden
