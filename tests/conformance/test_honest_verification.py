@@ -141,6 +141,25 @@ def test_batch_statistics_of_the_kept_examples_are_no_drift() -> None:
     assert batches.drift < 1e-5
 
 
+def test_verify_sees_a_buffer_that_only_given_batches_read() -> None:
+    def with_bank(net: Net, x: Tensor) -> Tensor:
+        return plain(net, x) + (x[:, :1] > 50) * net.bank
+
+    net = Net(with_bank)
+    net.register_buffer("bank", torch.ones(WIDTH))
+    old = torch.randn(100, WIDTH)
+    old[57, 0] = 99.0  # the only example that reads the buffer, and none of those that the memory keeps
+    memory = GPM(net, 0.9999999)
+    memory.consolidate([old])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memory.verify([old])
+    net.bank += 30.0
+    memory.verify()  # cannot know
+    with pytest.warns(UserWarning, match="Old outputs moved by"):
+        memory.verify([old])
+
+
 def test_verify_finds_an_uncovered_use_on_a_path_that_only_given_batches_take() -> None:
     net = Net(lambda net, x: uncovered(net, x) if x.shape[1] > 6 else plain(net, x)).double()
     shared = torch.randn(4, WIDTH).double()

@@ -161,8 +161,9 @@ class Verifier:
             return None
 
     def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams, str]:
-        """Compares today's outputs for batches with those of the weights W₀, and records the layers' inputs."""
+        """Compares today's outputs for batches with those of W₀ and the state of then, and records the layers' inputs."""
         numbered = is_numbered(batches)
+        then_state = self._state() if self.witnesses else {}
         grams = recorder.empty_grams(self.protection.weights)
         checks = []
         uncovered = ""
@@ -172,7 +173,7 @@ class Verifier:
             sinks = filling(grams, self.protection, turns)
             for batch in turns:
                 now = probe.outputs(batch, sinks)
-                with self._anchored():
+                with self._anchored(then_state):
                     then = probe.outputs(batch)
                 if not turns.own:
                     continue
@@ -192,6 +193,12 @@ class Verifier:
         if self.protection.sharded:
             share_grams(grams)
         return checks, grams, uncovered
+
+    def _state(self) -> dict[Tensor, Tensor]:
+        """Other state than weights that training may move, with its values when the last task was consolidated."""
+        kept = self.witnesses[-1].unprotected
+        now = {name: tensor for name, tensor in self.buffers.watched() if name in kept}
+        return {tensor: kept[name] for name, tensor in now.items() if tensor.shape == kept[name].shape}
 
     def _steps(self) -> dict[Tensor, Tensor]:
         """How far each parameter has moved in this task."""
