@@ -141,23 +141,29 @@ def test_batch_statistics_of_the_kept_examples_are_no_drift() -> None:
     assert batches.drift < 1e-5
 
 
-def test_verify_sees_a_buffer_that_only_given_batches_read() -> None:
+@pytest.mark.parametrize("fixed", [False, True], ids=["buffer", "fixed parameter"])
+def test_verify_names_state_that_only_given_batches_read(fixed: bool) -> None:
     def with_bank(net: Net, x: Tensor) -> Tensor:
         return plain(net, x) + (x[:, :1] > 50) * net.bank
 
     net = Net(with_bank)
-    net.register_buffer("bank", torch.ones(WIDTH))
+    if fixed:
+        net.bank = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
+    else:
+        net.register_buffer("bank", torch.ones(WIDTH))
     old = torch.randn(100, WIDTH)
-    old[57, 0] = 99.0  # the only example that reads the buffer, and none of those that the memory keeps
+    old[57, 0] = 99.0  # the only example that reads it, and none of those that the memory keeps
     memory = GPM(net, 0.9999999)
     memory.consolidate([old])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         memory.verify([old])
-    net.bank += 30.0
+    with torch.no_grad():
+        net.bank += 0.5
     memory.verify()  # cannot know
-    with pytest.warns(UserWarning, match="Old outputs moved by"):
-        memory.verify([old])
+    memory.verify([old[:50]])
+    with pytest.raises(LeakError, match="'bank'"):
+        memory.verify([old[:50], old[50:]])
 
 
 def test_verify_finds_an_uncovered_use_on_a_path_that_only_given_batches_take() -> None:

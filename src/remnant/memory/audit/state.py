@@ -6,6 +6,7 @@ No projection can protect it. A buffer's module stays in eval mode; everything e
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,13 +106,23 @@ class Buffers:
         others = {clean(name): module for name, module in self._model.named_modules()}
         return [*self._protection.norms.values(), *(others[name] for name in self.kept_in_eval if name in others)]
 
-    def checks(self, probe: Probe | None = None) -> list[LayerCheck]:
-        """Compares everything with its value at the task's start; a probe tells what the outputs do not depend on."""
+    def read_by(self, probe: Probe, batch: Any) -> set[str]:
+        """Names what has changed since the task began and moves the outputs for a batch."""
+        changed = self._changed() if self._holding else {}
+        if not changed or not _matter(probe, changed.values(), batch):
+            return set()
+        return {name for name, tensor in changed.items() if _matter(probe, [tensor], batch)}
+
+    def checks(self, probe: Probe | None = None, read: Collection[str] = ()) -> list[LayerCheck]:
+        """Compares everything with its value at the task's start; a probe tells what the outputs do not depend on.
+
+        `read` names what other batches than the probe's have shown to matter.
+        """
         now = {**self.of_norms(), **self.others()}
         checks = {n: check_still(n, now[n], then, buffer=True) for n, then in self.values.items() if n in now}
         for name, tensor in self._changed().items() if self._holding else ():
             counter = tensor.ndim == 0 and not tensor.is_floating_point()
-            matters = name in checks or not counter if probe is None else _matter(probe, [tensor])
+            matters = name in checks or not counter if probe is None else name in read or _matter(probe, [tensor])
             checks[name] = LayerCheck(name, float(matters), 0.0, buffer=True)
         return list(checks.values())
 
@@ -136,17 +147,17 @@ def renormalised(protection: Protection) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _matter(probe: Probe, tensors: Collection[Tensor]) -> bool:
-    """Whether other values of these tensors change the outputs."""
-    before = probe.outputs()
+def _matter(probe: Probe, tensors: Collection[Tensor], batch: Any = None) -> bool:
+    """Whether other values of these tensors change the outputs, for a batch or for the probe's examples."""
+    before = probe.outputs(batch)
     with restored(tensors):
         for tensor in tensors:
             tensor.copy_(_other_value(tensor.detach()))
         try:
-            after = probe.outputs()
+            after = probe.outputs(batch)
         except Exception:  # an index out of range, for example
             return True
-    return bool((relative_changes(before, after) > probe.allowed(before)).any())
+    return bool((relative_changes(before, after) > probe.allowed(before, batch)).any())
 
 
 def _other_value(tensor: Tensor) -> Tensor:

@@ -121,9 +121,11 @@ class Verifier:
         try:
             tasks = [TaskCheck(f"task {w.task}", self._drift(w)) for w in self.witnesses]
             elsewhere = [f"task {w.task}" for w in self.witnesses if not w.path <= w.probe.path]
-            given, grams, uncovered = self._drifts(batches, forward) if batches is not None else ([], None, "")
+            given, grams, uncovered, read = (
+                self._drifts(batches, forward) if batches is not None else ([], None, "", set[str]())
+            )
             last = self.witnesses[-1] if self.witnesses else None
-            layers = (*self.constraint.checks(grams), *self.buffers.checks(last.probe if last else None))
+            layers = (*self.constraint.checks(grams), *self.buffers.checks(last.probe if last else None, read))
             recalled = recall.drift(batches, forward) if recall else []
             result = Verification(layers, tolerance, (*tasks, *given, *recalled))
             rounding = NARROW_ROUNDINGS * max((torch.finfo(p.dtype).eps for p in self.constraint.anchors), default=0.0)
@@ -160,10 +162,12 @@ class Verifier:
         except Exception:  # the model takes other inputs now
             return None
 
-    def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams, str]:
-        """Compares today's outputs for batches with those of W₀ and the state of then, and records the layers' inputs."""
-        numbered = is_numbered(batches)
-        then_state = self._state() if self.witnesses else {}
+    def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams, str, set[str]]:
+        """Compares today's outputs for batches with those of the weights W₀, and records the layers' inputs.
+
+        Also returns a description of weights that are used in uncovered ways, and the names of moved state that is read.
+        """
+        numbered, read = is_numbered(batches), set[str]()
         grams = recorder.empty_grams(self.protection.weights)
         checks = []
         uncovered = ""
@@ -173,8 +177,9 @@ class Verifier:
             sinks = filling(grams, self.protection, turns)
             for batch in turns:
                 now = probe.outputs(batch, sinks)
-                with self._anchored(then_state):
+                with self._anchored():
                     then = probe.outputs(batch)
+                read |= self.buffers.read_by(probe, batch)
                 if not turns.own:
                     continue
                 size = sum(float(x[x.isfinite() & ordinary(x)].double().square().sum()) for x in then)
@@ -192,13 +197,7 @@ class Verifier:
                     uncovered = self._uncovered(probe, steps)
         if self.protection.sharded:
             share_grams(grams)
-        return checks, grams, uncovered
-
-    def _state(self) -> dict[Tensor, Tensor]:
-        """Other state than weights that training may move, with its values when the last task was consolidated."""
-        kept = self.witnesses[-1].unprotected
-        now = {name: tensor for name, tensor in self.buffers.watched() if name in kept}
-        return {tensor: kept[name] for name, tensor in now.items() if tensor.shape == kept[name].shape}
+        return checks, grams, uncovered, read
 
     def _steps(self) -> dict[Tensor, Tensor]:
         """How far each parameter has moved in this task."""
