@@ -246,6 +246,19 @@ def test_slurm_gets_the_options_of_sbatch(tmp_path: Path, monkeypatch: pytest.Mo
         Slurm("", plan(tmp_path))
 
 
+def test_a_job_that_sbatch_refuses_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    for name, does in {
+        "srun": "",
+        "sbatch": "echo 'sbatch: error: invalid partition specified: gpuu' >&2; exit 1",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(RunError, match=r"invalid partition specified: gpuu\. Check the options after slurm:"):
+        run(plan(tmp_path / "runs", on="slurm:partition=gpuu"))
+
+
 def test_a_slurm_job_that_leaves_the_queue_without_a_result_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,13 @@ class Slurm(Remote):
         )
 
     def start(self, errand: Errand) -> Any:
-        handle = self.executor.submit(_Requeued(**vars(errand)))
+        try:
+            handle = self.executor.submit(_Requeued(**vars(errand)))
+        except RuntimeError as error:  # submitit's, with what sbatch printed
+            reason = (str(error).strip().splitlines() or ["no reason given"])[-1]
+            raise RunError(
+                f"--on slurm: {reason}. Check the options after slurm: and whether sinfo answers."
+            ) from error
         self.queue.add(handle.job_id)
         return handle
 
