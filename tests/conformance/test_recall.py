@@ -74,6 +74,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[..., tuple[Tensor, Tenso
     "norms per task": (ConvNet, images, {"norm": "per-task"}),
     "free biases and heads": (ConvNet, images, {"bias": "free", "exclude": ["heads.*"]}),
     "tied text": (TextNet, texts, {}),
+    "own parts": (ConvNet, images, {"own_rank": 3}),
+    "own parts of a text": (TextNet, texts, {"own_rank": 3}),
 }
 
 

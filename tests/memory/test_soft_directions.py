@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from remnant import GPM, Subspace
 
-pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
+pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Old outputs moved")
 
 
 @pytest.fixture(params=["linear", "embedding"])
@@ -25,8 +25,8 @@ def memory(request: pytest.FixtureRequest) -> Iterator[GPM]:
     memory.detach(optimizer)
 
 
-def held(memory: GPM) -> Subspace:
-    subspace = memory.subspaces["0"]
+def held(memory: GPM, layer: str = "0") -> Subspace:
+    subspace = memory.subspaces[layer]
     assert isinstance(subspace, Subspace)
     return subspace
 
@@ -80,3 +80,60 @@ def test_weights_are_a_copy_both_ways() -> None:
     mine.fill_(2)
     subspace.weights.fill_(2)
     assert torch.equal(subspace.weights, torch.full_like(mine, 0.5))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1, 10.0])
+@pytest.mark.parametrize("one_hot", [False, True], ids=["linear", "embedding"])
+def test_soft_weighs_each_direction_by_how_much_the_tasks_used_it(alpha: float, one_hot: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Embedding(9, 6) if one_hot else nn.Linear(9, 6, bias=False).double()
+    memory, expected, softest = GPM(model, 0.95, soft=alpha), {}, 1.0
+    for _ in range(3):
+        scale = torch.rand(9, dtype=torch.float64) ** 3
+        x = torch.multinomial(scale, 40, replacement=True) if one_hot else torch.randn(40, 9).double() * scale
+        memory.consolidate(x)
+        basis = held(memory, "model").basis.double()
+        rows = torch.eye(9).double()[x] if one_hot else x
+        sigma = (rows @ basis).norm(dim=0)
+        gained = (alpha + 1) * sigma / (alpha * sigma + sigma.max())
+        for n, direction in enumerate(basis.T):
+            key = int(direction.argmax()) if one_hot else n
+            expected[key] = min(1.0, expected.get(key, 0.0) + float(gained[n]))
+            assert float(held(memory, "model").weights[n]) == pytest.approx(expected[key], rel=1e-5)
+        softest = min(softest, *expected.values())
+    assert 0 < softest < 1
+
+
+def test_soft_lets_new_tasks_learn_more_and_holds_the_strongest_direction() -> None:
+    torch.manual_seed(0)
+    x, new = torch.randn(50, 9) * torch.linspace(1, 0.05, 9), torch.randn(50, 9)
+    losses, drifts = {}, {}
+    for alpha in (None, 1e15, 1.0):
+        torch.manual_seed(1)
+        model = nn.Linear(9, 6)
+        memory = GPM(model, 0.999, soft=alpha)
+        memory.consolidate(x)
+        before, (basis, weights) = model(x).detach(), (held(memory, "model").basis, held(memory, "model").weights)
+        start = torch.cat([model.weight, model.bias[:, None]], dim=1).detach().clone()
+        optimizer = memory.attach(torch.optim.Adam(model.parameters(), lr=0.01))
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = (model(new) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+        moved = torch.cat([model.weight, model.bias[:, None]], dim=1).detach() - start
+        assert (moved @ basis[:, weights >= 1]).norm() < 1e-5 * moved.norm()
+        losses[alpha], drifts[alpha] = float(loss.detach()), float((model(x).detach() - before).norm())
+        memory.verify()
+        memory.detach()
+    assert losses[1e15] == pytest.approx(losses[None], rel=1e-4)  # hardly soft at all
+    assert losses[1.0] < 0.95 * losses[None]
+    assert drifts[1.0] > drifts[None]
+
+
+def test_soft_must_be_a_number_and_cannot_be_recalled() -> None:
+    for wrong in (-1.0, float("nan"), float("inf"), True, "1"):
+        with pytest.raises(ValueError, match="soft is"):
+            GPM(nn.Linear(3, 2), soft=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="never move"):
+        GPM(nn.Linear(3, 2), soft=1.0, recall=True)

@@ -11,6 +11,7 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 
 from .optimizer_weights import OptimizerWeights
+from .own_parts import PART
 from .rounds import Rounds
 
 if TYPE_CHECKING:
@@ -71,6 +72,13 @@ class Attachment:
                 "This optimizer trains none of the model's parameters. Build it from the parameters of the memory's model "
                 "(after any wrapper that replaces them), then attach it."
             )
+        for weight in protection.weights if protection.own_parts else ():
+            parts = [part for site in weight.sites if (part := site.module._modules.get(PART)) is not None]
+            if weight.view.weight in trained and any(p not in trained for part in parts for p in part.parameters()):
+                raise ValueError(
+                    f"This optimizer trains {weight.name!r} but not its own part (own_rank), which was added when the memory "
+                    "was made. Build the optimizer after the memory, from model.parameters()."
+                )
         new = trained.difference(protection.parameters, protection.free.values())
         for name, parameter in named.items():
             if parameter in new and parameter.requires_grad and protection.selects(name):

@@ -16,6 +16,7 @@ from remnant.errors import UserError
 from .distributed import is_sharded, reshard, world
 from .layers import LayerView, is_norm, rule_of, views_of
 from .lora import Adapter, adapters_of
+from .own_parts import PART, OwnPart, add_own_parts, can_have_part
 from .protected import Bias, ProtectedWeight, Site
 from .sharded import ShardedWeight
 from .threshold import check_matches
@@ -71,6 +72,7 @@ class Protection:
         ordered: bool = False,
         lora: str | None = None,
         sketch: int | None = None,
+        own_rank: int = 0,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"GPM takes a torch.nn.Module, not {model!r}.")
@@ -80,6 +82,7 @@ class Protection:
         self.protect, self.exclude = None if protect is None else list(protect), list(exclude)
         self.model, self.unsupported, self._bias = unwrap(model), unsupported, bias
         self._recording: dict[str, Any] = {"ordered": ordered, "sketch": sketch}
+        self._own_rank = own_rank
         by_fsdp = reshard(self.model)
         self.sharded = any(is_sharded(parameter) for parameter in self.model.parameters())
         self.parallel = self.sharded and not by_fsdp  # tensor parallelism
@@ -98,9 +101,16 @@ class Protection:
             self._check_shards(recall=ordered, lora=lora)
         if not self.weights:
             raise UnsupportedError("There is nothing to protect: protect/exclude leave no trainable layer with a rule.")
+        self.own_parts: list[OwnPart] = []
+        if own_rank:
+            self._add_own_parts(
+                own_rank, synchronised=any(isinstance(m, DistributedDataParallel) for m in model.modules())
+            )
 
     def selects(self, name: str) -> bool:
-        """Whether the patterns select a name. A pattern covers everything below a name, too."""
+        """Whether the patterns select a name. A pattern covers everything below a name, too; own parts are never protected."""
+        if self._own_rank and PART in name.split("."):
+            return False
         lineage = list(accumulate(name.split("."), "{}.{}".format))
         chosen, excluded = (
             any(fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
@@ -121,6 +131,18 @@ class Protection:
         reasons = {name: next((why for why, is_so in UNUSABLE.items() if is_so(p)), "") for name, p in chosen.items()}
         if unusable := [f"{name!r} {reason}" for name, reason in reasons.items() if reason]:
             raise UnsupportedError(f"GPM cannot protect this model. {'; '.join(unusable)}.")
+
+    def _add_own_parts(self, rank: int, *, synchronised: bool) -> None:
+        """Last of all: if anything is refused, the model stays as it was."""
+        layers = {site.module: weight.name for weight in self.weights for site in weight.sites}
+        if synchronised and any(can_have_part(layer) and PART not in layer._modules for layer in layers):
+            raise UnsupportedError(
+                "own_rank adds parameters, which DistributedDataParallel would not know. Make the memory first and wrap "
+                "the model after that."
+            )
+        self.own_parts = add_own_parts(layers, rank)
+        own = {parameter for part in self.own_parts for parameter in part.parameters()}
+        self.free.update({name: p for name, p in self.named_parameters().items() if p in own})
 
     def _check_shards(self, *, recall: bool, lora: str | None) -> None:
         if recall or lora:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -15,25 +16,20 @@ from .attachment import Attachment
 from .audit import preconditions as checks
 from .audit.state import Buffers
 from .audit.verification import Verifier
+from .choices import CHOICES, REFUSED
 from .constraint import Constraint
 from .discovery import Protection
 from .loop import Loop
 from .loss import Loss, usual_loss
+from .own_parts import restart
 from .recall import Recall, Recognition
 from .record import recorder
 from .record.consolidation import Growth, all_or_nothing, remember
 from .record.recorder import Forward
 from .report import LayerReport, MemoryReport, Verification
-from .subspace import RANK_RULES, Subspace
+from .soft import grow_softly
+from .subspace import Subspace
 from .threshold import ThresholdSetting, parse_threshold
-
-CHOICES = {
-    "bias": ("augment", "freeze", "free"),
-    "lora": (None, "inputs"),
-    "norm": ("freeze", "free", "per-task"),
-    "rank_rule": RANK_RULES,
-    "unsupported": ("error", "freeze", "free"),
-}
 
 
 class GPM(Loop):
@@ -63,6 +59,10 @@ class GPM(Loop):
             None treats the adapters' matrices A and B like any other layers.
         sketch: Saves memory in `consolidate`: a layer with n ≥ 2·sketch inputs takes n·sketch numbers instead of n². It then
             may remember a few more directions. Choose about twice the number of directions that one task adds.
+        soft: α of SGP. A direction is then protected as much as the tasks have used it, so new tasks learn more and old ones
+            drift a little; the smaller α, the more. None protects all directions fully.
+        own_rank: Gives each task a part of its own in every linear layer and convolution, U·V of this rank, which only
+            `recall` brings back. The parts are submodules: make the memory before the optimizer. 0 leaves them out.
 
     Raises:
         UnsupportedError: If the model has parameters that no rule covers, or no layer to protect.
@@ -92,36 +92,42 @@ class GPM(Loop):
         recall: bool = False,
         lora: str | None = None,
         sketch: int | None = None,
+        soft: float | None = None,
+        own_rank: int = 0,
     ) -> None:
         options = {"bias": bias, "lora": lora, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
         for option, value in options.items():
             if value not in CHOICES[option]:
                 raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, CHOICES[option]))}.")
-        if norm == "per-task" and not recall:
-            raise ValueError('norm="per-task" needs recall=True: only `recall` brings back the norms of an old task.')
-        if lora and recall:
-            raise ValueError(
-                'lora="inputs" cannot be combined with recall=True. To get the network of a task back, save its adapter '
-                "before `consolidate`."
-            )
-        if sketch is not None and (type(sketch) is not int or sketch < 1):
-            raise ValueError(
-                f"sketch is {sketch!r}: it must be a positive whole number, or None for exact Gram matrices."
-            )
-        rules = {"bias": bias, "norm": norm, "unsupported": unsupported}
-        self._protection = Protection(model, protect, exclude, **rules, ordered=recall, lora=lora, sketch=sketch)
+        numbers = {"recall": recall, "sketch": sketch, "soft": soft, "own_rank": own_rank}
+        for message in (message for message, is_so in REFUSED.items() if is_so({**options, **numbers})):
+            raise ValueError(message.format(**numbers))
+        rules: dict[str, Any] = {
+            "bias": bias,
+            "norm": norm,
+            "unsupported": unsupported,
+            "sketch": sketch,
+            "own_rank": own_rank,
+        }
+        self._protection = Protection(model, protect, exclude, **rules, ordered=recall, lora=lora)
         self._model = self._protection.model
         parsed = parse_threshold(threshold, [weight.name for weight in self._protection.weights])
         self._threshold_given, self._threshold = threshold, parsed.of
         self._rank_rule, self._unsupported = rank_rule, unsupported
         self._growth: Growth | None = None  # replaces the rank rule
+        if soft is not None:
+            self._growth = partial(grow_softly, soft, rank_rule)
+            for subspace in (each for weight in self._protection.weights for each in weight.subspaces):
+                subspace.weights = subspace.weights  # with weights, it stores its directions and never their complement
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
-        self._settings = {"threshold": parsed.setting, **patterns, **options, "recall": recall, "sketch": sketch}
+        self._settings = {"threshold": parsed.setting, **patterns, **options, **numbers}
         self._tasks = 0
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
-        self._verifier = Verifier(self._protection, self._constraint, self._buffers)
         self._recall = Recall(self._protection, self._constraint) if recall else None
+        # The plain model is then no old task's network: a task's outputs need what the task keeps for itself.
+        own = self._recall if own_rank or norm == "per-task" else None
+        self._verifier = Verifier(self._protection, self._constraint, self._buffers, own)
         self._attached: list[Attachment] = []
         self._lock = Lock()  # two threads may not change a memory at once
 
@@ -214,9 +220,12 @@ class GPM(Loop):
         Recall drops the part of W outside M_t, and training in the block makes up for that. Steps change only directions that
         are new with the task, so no earlier task changes.
         """
-        with self._recalling().training():
-            yield
-        self._verifier.remember_again()
+        try:
+            with self._recalling().training():
+                yield
+            self._verifier.remember_again()
+        finally:
+            restart(self._protection.own_parts, self._tasks, self._constraint.optimizers)
 
     def which_task(self, batch: Any, *, forward: Forward | None = None) -> Recognition:
         """Recognises the task of each example: the smallest ‖x − B_t·B_tᵀ·x‖ over tasks t, at the first protected layer.

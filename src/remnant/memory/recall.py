@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import valid
 from .audit.probe import Probe
-from .audit.trial import change_of, restored
+from .audit.trial import change_of, placed
 from .constraint import Constraint
 from .discovery import Protection, clean
 from .distributed import summed
@@ -99,7 +99,7 @@ class Recall:
         }
         return {**own, **{clean(name): buffer for name, buffer in self._protection.model.named_buffers()}}
 
-    def _own_values(self, tasks: int) -> Values:
+    def own_values(self, tasks: int) -> Values:
         """The values of unprotected tensors after that many tasks. A cache of another shape stays as it is today."""
         now, saved = self._unprotected(), {clean(name) for name in self._protection.model.state_dict()}
         values = {name: value for name, value in self._latest(tasks).items() if name in now}
@@ -115,7 +115,7 @@ class Recall:
         if not isinstance(task, int) or not 0 <= task < len(self.tasks):
             known = f"choose 0 to {len(self.tasks) - 1}" if self.tasks else "no task is remembered yet"
             raise IndexError(f"There is no task {task!r} to recall: {known}.")
-        return {**self._own_values(task + 1), **self._through_memory(self.tasks[task].ranks, start)}
+        return {**self.own_values(task + 1), **self._through_memory(self.tasks[task].ranks, start)}
 
     def _through_memory(self, ranks: Ranks, start: Mapping[Tensor, Tensor] | None = None) -> Values:
         """W·M·Mᵀ for all protected weights: W without the part that later steps may still change."""
@@ -133,9 +133,7 @@ class Recall:
     @contextmanager
     def reading(self, task: int, start: Mapping[Tensor, Tensor] | None = None) -> Iterator[None]:
         """Puts a task's network in place for the block."""
-        values = self.network(task, start)
-        with restored(values), self._constraint.without_steps():
-            _assign(values)
+        with self._constraint.without_steps(), placed(self.network(task, start)):
             yield
 
     @contextmanager
@@ -148,6 +146,8 @@ class Recall:
         ranks = self.tasks[-1].ranks
         before = self.tasks[-2].ranks if len(self.tasks) > 1 else {name: [0] * len(x) for name, x in ranks.items()}
         truncated = self._through_memory(ranks)
+        own = {parameter for part in self._protection.own_parts for parameter in part.parameters()}
+        _assign({tensor: value for tensor, value in self.own_values(len(self.tasks)).items() if tensor in own})
         rest = {parameter: parameter.detach() - value for parameter, value in truncated.items()}
         saved = {weight: weight.subspaces for weight in self._protection.weights}
         self.is_training = True

@@ -30,6 +30,7 @@ class GradientProjection(Method):
 
     name = "gpm"
     ordered = False  # whether the memory keeps the order in which directions were added
+    soft: float | None = None  # α of SGP
     memory: GPM
 
     def __init__(
@@ -51,7 +52,8 @@ class GradientProjection(Method):
         # Heads of single tasks are free; a shared head is a layer like the others (Sec. 6).
         exclude = ["heads.*"] if network.multi_head else []
         norm = "freeze" if task_norms == "frozen" else "free"
-        memory = GPM(network, threshold, exclude=exclude, norm=norm, rank_rule=rank_rule, recall=self.ordered)
+        rules: Any = {"norm": norm, "rank_rule": rank_rule, "recall": self.ordered, "soft": self.soft}
+        memory = GPM(network, threshold, exclude=exclude, **rules)
         if layer_samples:  # refuses unknown layers before training
             by_layer(layer_samples, memory.subspaces, "layer_samples")
         self.keep("memory", memory)

@@ -195,3 +195,12 @@ def restored(tensors: Iterable[Tensor]) -> Iterator[None]:
     finally:
         for tensor, value in before:
             tensor.copy_(value)
+
+
+@contextmanager
+def placed(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """Gives tensors these values for the block."""
+    with restored(values):
+        for tensor, value in values.items():
+            tensor.detach().copy_(value)
+        yield

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
 from .probe import NARROW_ROUNDINGS, Probe
 from .state import Buffers, checksum
-from .trial import change_of, ordinary, restored
+from .trial import change_of, ordinary, placed
 
 if TYPE_CHECKING:
     from ..constraint import Constraint
@@ -57,8 +57,8 @@ OTHER_PATH = (
 )
 DRIFTED = (
     "Old outputs moved by {}, and no leak explains it. They depend on what the memory does not hold: the share 1−ε of the "
-    "inputs' energy, layers that are left free, or one head that every task trains.{} Raise the threshold, or give each task "
-    "a head of its own."
+    "inputs' energy, directions that soft= lets move, layers that are left free, or one head that every task trains.{} Raise "
+    "the threshold, or give each task a head of its own."
 )
 
 
@@ -82,6 +82,7 @@ class Verifier:
     protection: Protection
     constraint: Constraint
     buffers: Buffers
+    own: Recall | None = None  # has what each task keeps for itself, if no old task can do without
     witnesses: list[Witness] = field(default_factory=list)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,7 +151,8 @@ class Verifier:
     def _drift(self, witness: Witness) -> float | None:
         """How far today's outputs are from those of then; of a head that has grown, for the outputs that it had."""
         try:
-            now = witness.probe.outputs()
+            with self._own_of(witness.task):
+                now = witness.probe.outputs()
             # No change is a share of outputs that were zero, such as those of a new head.
             kept = [n for n, x in enumerate(witness.outputs) if bool(x.any()) or not x.is_floating_point()]
             if not kept or not witness.path <= witness.probe.path:
@@ -161,6 +163,12 @@ class Verifier:
             return drift
         except Exception:  # the model takes other inputs now
             return None
+
+    @contextmanager
+    def _own_of(self, task: Any) -> Iterator[None]:
+        """Puts what a task keeps for itself in place for the block: norms and parts that other tasks do not use."""
+        with placed(self.own.own_values(task + 1) if self.own else {}):
+            yield
 
     def _drifts(self, batches: Any, forward: Forward) -> tuple[list[TaskCheck], Grams, str, set[str]]:
         """Compares today's outputs for batches with those of the weights W₀, and records the layers' inputs.
@@ -176,9 +184,10 @@ class Verifier:
             turns = InStep(stream(series), sharded=self.protection.sharded)
             sinks = filling(grams, self.protection, turns)
             for batch in turns:
-                now = probe.outputs(batch, sinks)
-                with self._anchored():
-                    then = probe.outputs(batch)
+                with self._own_of(name) if numbered else nullcontext():
+                    now = probe.outputs(batch, sinks)
+                    with self._anchored():
+                        then = probe.outputs(batch)
                 read |= self.buffers.read_by(probe, batch)
                 if not turns.own:
                     continue
@@ -211,10 +220,7 @@ class Verifier:
     @contextmanager
     def _anchored(self, others: Mapping[Tensor, Tensor] | None = None) -> Iterator[None]:
         """Puts W₀ in place for the block, and other values that are given."""
-        values = {**self.constraint.anchors, **(others or {})}
-        with torch.no_grad(), restored(values):
-            for tensor, value in values.items():
-                tensor.detach().copy_(value)
+        with torch.no_grad(), placed({**self.constraint.anchors, **(others or {})}):
             yield
 
     def _unexplained(self, last: Witness) -> str:

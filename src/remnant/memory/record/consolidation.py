@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .. import lora
+from .. import lora, own_parts
 from ..audit import preconditions as checks
 from ..audit.probe import Probe
 from ..audit.state import renormalised
@@ -84,6 +84,8 @@ def remember(
         memory._recall.add(record)
         if loss:
             memory._recall.add_truncation(trained, memory._recall.mean_loss(batches, forward, loss, task))
+    if memory._protection.own_parts:
+        own_parts.restart(memory._protection.own_parts, memory._tasks, memory._constraint.optimizers)
     return {weight.name: count for weight, _, count in grown}
 
 
@@ -109,7 +111,8 @@ def all_or_nothing(memory: GPM) -> Iterator[dict[Tensor, Tensor]]:
     ]
     weights = {parameter: parameter.detach().clone() for parameter in memory._protection.parameters}
     merged = [adapter.base for adapter in memory._protection.adapters]
-    others = {tensor: tensor.detach().clone() for tensor in [*memory._model.buffers(), *merged]}
+    own = [parameter for part in memory._protection.own_parts for parameter in part.parameters()]
+    others = {tensor: tensor.detach().clone() for tensor in [*memory._model.buffers(), *merged, *own]}
     # An interrupt between the end of a `with` block and its exit would leave torch's switches as the block set them.
     fastpath, gradients, random = (
         torch.backends.mha.get_fastpath_enabled(),
