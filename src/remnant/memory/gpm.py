@@ -95,21 +95,15 @@ class GPM(Loop):
         soft: float | None = None,
         own_rank: int = 0,
     ) -> None:
-        options = {"bias": bias, "lora": lora, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
-        for option, value in options.items():
-            if value not in CHOICES[option]:
-                raise ValueError(f"{option}={value!r}: choose one of {', '.join(map(repr, CHOICES[option]))}.")
-        numbers = {"recall": recall, "sketch": sketch, "soft": soft, "own_rank": own_rank}
-        for message in (message for message, is_so in REFUSED.items() if is_so({**options, **numbers})):
-            raise ValueError(message.format(**numbers))
-        rules: dict[str, Any] = {
-            "bias": bias,
-            "norm": norm,
-            "unsupported": unsupported,
-            "sketch": sketch,
-            "own_rank": own_rank,
-        }
-        self._protection = Protection(model, protect, exclude, **rules, ordered=recall, lora=lora)
+        options: dict[str, Any] = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
+        options |= {"recall": recall, "lora": lora, "sketch": sketch, "soft": soft, "own_rank": own_rank}
+        for option, allowed in CHOICES.items():
+            if options[option] not in allowed:
+                raise ValueError(f"{option}={options[option]!r}: choose one of {', '.join(map(repr, allowed))}.")
+        for message in (message for message, is_so in REFUSED.items() if is_so(options)):
+            raise ValueError(message.format(**options))
+        rules = {option: options[option] for option in ("bias", "norm", "unsupported", "lora", "sketch", "own_rank")}
+        self._protection = Protection(model, protect, exclude, ordered=recall, **rules)
         self._model = self._protection.model
         parsed = parse_threshold(threshold, [weight.name for weight in self._protection.weights])
         self._threshold_given, self._threshold = threshold, parsed.of
@@ -120,7 +114,7 @@ class GPM(Loop):
             for subspace in (each for weight in self._protection.weights for each in weight.subspaces):
                 subspace.weights = subspace.weights  # with weights, it stores its directions and never their complement
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
-        self._settings = {"threshold": parsed.setting, **patterns, **options, **numbers}
+        self._settings = {"threshold": parsed.setting, **patterns, **options}
         self._tasks = 0
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
