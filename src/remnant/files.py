@@ -14,6 +14,7 @@ from .errors import RunError
 
 LARGEST = 2**30  # bytes of a file that is read as a whole
 DEEPEST = 50  # levels of JSON
+DECODER = json.JSONDecoder(parse_constant=lambda name: None)  # null for NaN and infinities
 BRACKET = re.compile(rb"[\[{]")
 TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.tmp")
 
@@ -112,7 +113,7 @@ def to_json(content: Mapping[str, Any], **options: Any) -> bytes:
 def parse_json(text: bytes) -> dict[str, Any]:
     """The JSON object in a text, with null for NaN and infinities; ValueError if it is something else."""
     try:
-        content = json.loads(text, parse_constant=lambda name: None)
+        content = DECODER.decode(text.decode("utf-8-sig"))
         too_deep = len(BRACKET.findall(text)) > DEEPEST and _depth(content) > DEEPEST
     except RecursionError:
         too_deep = True

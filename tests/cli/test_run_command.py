@@ -252,6 +252,9 @@ def test_reproduce_prints_the_papers_figures_and_missing_runs() -> None:
     assert "not run" in line
     assert "93.91 ± 0.16" in line
     assert "…" not in result.stdout
+    figures, headings = (heading.split() for heading in result.stdout.splitlines()[1:3])  # of whom is each number?
+    assert figures == ["acc", "acc", "bwt", "bwt", "seconds"]
+    assert [word for word in headings if "(" in word] == [*["(paper)", "(difference)"] * 2, "(paper)"]
 
 
 def test_reproduce_prints_our_figures_from_runs_and_results(folder: Path) -> None:
@@ -262,7 +265,7 @@ def test_reproduce_prints_our_figures_from_runs_and_results(folder: Path) -> Non
         run.save_result({"acc": acc, "bwt": -0.02, "seconds": {"train": 2.0}, "capacity": 1.0})
     for words in (["--no-run"], ["--seeds", "2", "--device", "cpu"]):  # with both seeds there, none is run
         result = remnant("reproduce", "table1a", "--methods", "gpm", "--benchmarks", "pmnist", *words)
-        _, _, line = result.stdout.splitlines()
+        *_, line = result.stdout.splitlines()
         assert re.match(r"pmnist +gpm +2 +94\.00 ± 1\.41 +93\.91 ± 0\.16 +\+0\.09", line)
 
 

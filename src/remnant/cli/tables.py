@@ -1,6 +1,5 @@
 """Prints tables on a terminal."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.cells import cell_len
@@ -19,14 +18,14 @@ def print_rows(
 ) -> None:
     """Prints rows of cells by heading, without empty columns. `text` names the columns to align to the left.
 
-    The heading `acc (paper)` is printed as `paper`: the column `acc` is beside it. `style` gives the colour of a cell. On a
-    narrow terminal text wraps, but numbers and the first column are never cut short.
+    A heading such as `acc (paper)` takes two lines, so that its column stays as narrow as its numbers. `style` gives the
+    colour of a cell. On a narrow terminal text wraps, but numbers and the first column are never cut short.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
     for name in names:
-        heading = re.sub(r".* \((paper|difference)\)", r"\1", name)
-        whole = max(cell_len(cell) for cell in (heading, *(row[name] for row in rows)))
+        heading = name.replace(" (", "\n(")
+        whole = max(cell_len(cell) for cell in (*heading.splitlines(), *(row[name] for row in rows)))
         wraps = name in text and name != names[0]
         table.add_column(heading, justify="left" if name in text else "right", min_width=None if wraps else whole)
     for row in rows:

@@ -16,7 +16,6 @@ Timings = tuple[Mapping[str, Timing], str]  # of the methods that `remnant repro
 class RunRecord(RunContents):
     """The contents of a run folder, and which run it is. `path` is relative to the folder that the report reads."""
 
-    folder: RunFolder
     path: str
 
     @property
@@ -114,7 +113,7 @@ def read_runs(roots: Sequence[Path]) -> Reading:
 def read_run(path: Path, shown: str, remarks: list[str]) -> RunRecord:
     """Reads one run. If its settings were edited, adds a remark."""
     folder = RunFolder.open(path)
-    run = RunRecord(**vars(folder.read()), folder=folder, path=shown)
+    run = RunRecord(**vars(folder.read()), path=shown)
     if run.digest != folder.digest:
         remarks.append(
             f"{shown}: the settings were edited after the run had begun (their digest is {run.digest}, not "

@@ -176,7 +176,7 @@ def timing_rows(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, st
         line["seconds per epoch"] = f"{found.epoch:.3g}" if found else NOT_RUN
         line["seconds per task end"] = f"{found.finish:.3g}" if found else NO_VALUE
         line["relative to gpm"] = NO_VALUE if ours is None else f"{ours:.2f}"
-        line["paper's"] = NO_VALUE if paper is None else f"{paper:.2f}"
+        line["relative to gpm (paper)"] = NO_VALUE if paper is None else f"{paper:.2f}"
         line["device"] = device if found else NO_VALUE
         lines.append(line)
     return lines

@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -19,6 +20,8 @@ from remnant.errors import RunError, UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy
 from remnant.files import damaged, parse_json, read
 from remnant.options import PLAIN, Kind, number, or_none, whole
+
+from ..settings import Settings
 
 if TYPE_CHECKING:
     from .folder import RunFolder
@@ -35,7 +38,7 @@ ALIKE: dict[type, Any] = {int: int | float, float: int | float, list: list | tup
 
 # The shape of a table lists its values by name: a name with a ? may be missing, and * stands for all names that are not
 # listed. A list has the shape of its entries. Settings of older releases may lack a section.
-Shape = Kind | list[Any] | Mapping[str, Any]
+Shape = Kind | list[Any] | dict[str, Any]
 CODE = {"remnant?": or_none(TEXT), "commit?": or_none(TEXT), "modified?": or_none(FLAG)}
 SECTIONS = {"benchmark?": TEXT, "method?": TEXT, "protocol?": TEXT, "stream?": {}, "network?": {"name?": TEXT}}
 SECTIONS |= {"training?": {"*": or_none(NUMBER)}, "options?": {"lr?": NUMBER}, "optimizer?": {"name?": TEXT}}
@@ -84,24 +87,29 @@ class RunResult:
 class RunContents:
     """Everything a run has measured."""
 
+    folder: RunFolder
     digest: str  # computed from the settings, so that an edited `settings.json` does not pass for the original
     environment: Mapping[str, Any]
     matrix: AccuracyMatrix | None
     result: RunResult | None  # None until the run is finished
     ranks: Mapping[str, Sequence[int]]
     drift: Mapping[str, DriftHistogram]  # per layer, for inputs of the first task: the paper's interference activation
-    metrics: Sequence[Mapping[str, Any]]
+
+    @cached_property
+    def metrics(self) -> Sequence[Mapping[str, Any]]:
+        """The lines of metrics.jsonl, read on first use: there may be thousands, and most commands need none."""
+        return self.folder.metrics()
 
 
 def check(value: Any, shape: Shape, name: str = "") -> None:
     """Raises a ValueError that begins with `name` unless the value has this shape."""
-    kind = TABLE if isinstance(shape, Mapping) else LIST if isinstance(shape, list) else shape
+    kind = TABLE if isinstance(shape, dict) else LIST if isinstance(shape, list) else shape
     if not kind.accepts(value) and not (kind.optional and value is None):
         raise ValueError(f"{name or 'it'} is {reprlib.repr(value)}, not {kind.words}")
     if isinstance(shape, list):
         for place, entry in enumerate(value):
             check(entry, shape[0], f"{name}[{place}]")
-    elif isinstance(shape, Mapping):
+    elif isinstance(shape, dict):
         if missing := [key for key in shape if key not in value and key[-1] not in "?*"]:
             raise ValueError(f"{name or 'it'} lacks {', '.join(missing)}")
         for key, entry in value.items():
@@ -148,7 +156,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def read_contents(folder: RunFolder) -> RunContents:
     """All measurements of a run, typed and checked against each other; RunError if a file is damaged."""
     matrix, result, drift = folder.matrix(), folder.result(), folder.drift() or {}
-    environment, ranks, metrics = folder.environment() or {}, folder.ranks() or {}, folder.metrics()
+    environment, ranks = folder.environment() or {}, folder.ranks() or {}
     if result is not None and (matrix is None or matrix.learned < matrix.tasks):
         raise RunError(f"{folder.path / RESULT} exists, but {ACCURACY} is missing or incomplete.")
     if result is not None and matrix is not None and abs(result["acc"] - (acc := average_accuracy(matrix))) > 1e-6:
@@ -163,12 +171,10 @@ def read_contents(folder: RunFolder) -> RunContents:
     }
     numbers = result and {each.name: result[each.name] for each in fields(RunResult) if each.name in result}
     typed = RunResult(**numbers) if numbers else None
-    return RunContents(_digest(folder.settings), environment, matrix, typed, ranks, histograms, metrics)
+    return RunContents(folder, _digest(folder.settings), environment, matrix, typed, ranks, histograms)
 
 
 def _digest(settings: Mapping[str, Any]) -> str:
-    from ..settings import Settings
-
     try:
         return Settings.from_dict(settings).digest
     except (UserError, ValueError, TypeError, AttributeError):  # settings of another release
