@@ -18,6 +18,7 @@ from remnant.cli.log import log_to
 from remnant.cli.loggers import LOGGERS
 from remnant.errors import UserError
 from remnant.experiments.execute import Plan, Progress
+from remnant.experiments.runs import RunFolder
 from remnant.experiments.settings import resolve
 from remnant.training import EpochDone
 
@@ -33,9 +34,9 @@ class Recorded:
     told: list[object]
     broken = False
 
-    def __init__(self, plan: Plan, seed: int, quiet: bool) -> None:
-        self.seed = seed
-        self.told.append(("start", seed))
+    def __init__(self, folder: RunFolder, quiet: bool) -> None:
+        self.seed = folder.seed
+        self.told.append(("start", folder.seed))
 
     def write(self, axis: str, step: int, numbers: Mapping[str, float]) -> None:
         if self.broken:

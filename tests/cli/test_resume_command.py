@@ -118,3 +118,10 @@ def test_keep_copies_the_others() -> None:
     assert f"{bad.path / 'settings.json'} is damaged" in result.stderr
     assert "Kept 1 run in kept." in result.stdout
     assert len(find_runs(Path("kept"))) == 1
+
+
+def test_runs_of_the_same_settings_in_two_folders_are_all_resumed(folder: Path) -> None:
+    for root in ("runs/here", "runs/there"):
+        RunFolder.create(Path(root), resolve("permuted-digits", "finetune", FEW), 0)
+    assert "Resuming 2 runs" in remnant("resume", "runs", code=0).stderr
+    assert [run.finished for run in find_runs(folder / "runs")] == [True, True]

@@ -287,7 +287,7 @@ def test_reproduce_continues_after_a_row_that_cannot_be_run(monkeypatch: pytest.
         raise DataError(f"no data for {plan.settings.benchmark}")
 
     tried: list[str] = []
-    monkeypatch.setattr("remnant.cli.progress.run", no_data)
+    monkeypatch.setattr("remnant.experiments.execute.run", no_data)
     result = remnant("reproduce", "table1b", "--methods", "hat", "--seeds", "1", "--device", "cpu", code=1)
     assert tried == ["split-cifar100", "split-miniimagenet", "five-datasets"]
     assert all(f"no data for {benchmark}" in result.stderr for benchmark in tried)

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,14 @@ def print_error(text: str, label: str = "Error", colour: str = "red") -> None:
     """Prints a coloured label and a sentence to standard error."""
     err.print(f"{label}:", style=colour, end=" ")
     print_text(_shortened(text), err)
+
+
+def print_failure(error: Exception, name: str = "") -> None:
+    """Prints an error of the work called `name`, whichever it is, so that other work can go ahead."""
+    if isinstance(error, UserError | OSError):
+        print_error(f"{name}: {error}" if name else str(error))
+    else:  # a bug, most likely in the user's own method: its author needs the traceback
+        traceback.print_exception(error)
 
 
 def _shortened(text: str) -> str:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
+from typer import Argument, Option
 
 from remnant.errors import UserError
 
@@ -121,16 +121,15 @@ def print_comparison(compared: "Compared") -> None:
             print_text(remark, style="dim")
 
 
-def run_several(plans: Sequence["Plan"], quiet: bool, log: str = "") -> None:
-    """Runs the plans of several methods, whether or not one fails, and prints one table."""
-    from remnant.experiments.runs import RunFolder
+def run_several(plans: Sequence["Plan"], quiet: bool, log: str = "") -> bool:
+    """Runs the plans of several methods, whether or not one fails, and prints one table. Returns whether none failed."""
+    from remnant.experiments.execute import finished_runs
     from remnant.report import compare_runs
 
     from .progress import run_plans
 
     named = {plan.settings.method: plan for plan in plans}
     complete = run_plans(plans[0].settings.benchmark, named, quiet, log, results=False)
-    found = [RunFolder.find(plan.root, plan.settings, seed) for plan in plans for seed in plan.seeds]
-    if finished := [folder.path for folder in found if folder is not None and folder.finished]:
+    if finished := [folder.path for plan in plans for folder in finished_runs(plan)]:
         print_comparison(compare_runs(finished))
-    raise Exit(not complete)
+    return complete

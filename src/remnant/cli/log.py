@@ -7,6 +7,7 @@ from importlib import import_module
 
 from remnant.errors import UserError
 from remnant.experiments.execute import Plan, Progress, Watcher
+from remnant.experiments.runs import RunFolder
 
 from .app import print_error
 from .loggers import LOGGERS, Logger
@@ -33,11 +34,12 @@ def log_to(name: str, plan: Plan, quiet: bool) -> Iterator[Watcher]:
         if not working or not progress.tasks:  # only a note
             return
         try:
-            log = logs[progress.seed] = logs.get(progress.seed) or logger(plan, progress.seed, quiet)
+            if (seed := progress.seed) not in logs:
+                logs[seed] = logger(RunFolder.create(plan.root, plan.settings, seed), quiet)
             for axis, step, numbers in _numbers(progress):
-                log.write(axis, step, numbers)
+                logs[seed].write(axis, step, numbers)
             if progress.finished:
-                logs.pop(progress.seed).close(finished=True)
+                logs.pop(seed).close(finished=True)
         except Exception as error:  # of another library, or of its server
             working = False
             print_error(f"--log {name} stopped: {type(error).__name__}: {error}. The run continues.", "Note", "yellow")

@@ -3,11 +3,9 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from remnant.experiments.execute import Plan
 from remnant.experiments.runs import RunFolder
 from remnant.files import write
 
@@ -15,7 +13,7 @@ from remnant.files import write
 class Logger(Protocol):
     """The log of one seed."""
 
-    def __init__(self, plan: Plan, seed: int, quiet: bool) -> None: ...
+    def __init__(self, folder: RunFolder, quiet: bool) -> None: ...
 
     def write(self, axis: str, step: int, numbers: Mapping[str, float]) -> None:
         """Writes the numbers of one step of an axis: "epoch" or "task"."""
@@ -27,11 +25,11 @@ class Logger(Protocol):
 class TensorBoard:
     """Writes to the folder `tensorboard` of the run folder, so that `tensorboard --logdir runs` shows all runs."""
 
-    def __init__(self, plan: Plan, seed: int, quiet: bool) -> None:
+    def __init__(self, folder: RunFolder, quiet: bool) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(_folder(plan, seed) / "tensorboard"))
-        self._writer.add_text("settings", f"```json\n{json.dumps(_settings(plan, seed), indent=2)}\n```")
+        self._writer: Any = SummaryWriter(str(folder.path / "tensorboard"))
+        self._writer.add_text("settings", f"```json\n{json.dumps(_settings(folder), indent=2)}\n```")
 
     def write(self, axis: str, step: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
@@ -45,15 +43,15 @@ class TensorBoard:
 class WeightsAndBiases:
     """Writes to the project `remnant`, or $WANDB_PROJECT. The seeds of one setting are a group."""
 
-    def __init__(self, plan: Plan, seed: int, quiet: bool) -> None:
+    def __init__(self, folder: RunFolder, quiet: bool) -> None:
         import wandb
 
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "remnant"),
-            group=f"{plan.settings.benchmark} {plan.settings.method} {plan.settings.digest}",
-            name=_title(plan, seed),
-            config=_settings(plan, seed),
-            id=_kept_id(plan, seed, "wandb", lambda: uuid4().hex),
+            group=f"{folder.benchmark} {folder.method} {folder.digest}",
+            name=_title(folder),
+            config=_settings(folder),
+            id=_kept_id(folder, "wandb", lambda: uuid4().hex),
             resume="allow",
             reinit="create_new",  # several seeds may run at the same time
             settings=wandb.Settings(quiet=True, silent=quiet),
@@ -71,18 +69,17 @@ class WeightsAndBiases:
 class MLflow:
     """Writes to the experiment `remnant`, or $MLFLOW_EXPERIMENT_NAME, of the tracking server that MLflow uses."""
 
-    def __init__(self, plan: Plan, seed: int, quiet: bool) -> None:
+    def __init__(self, folder: RunFolder, quiet: bool) -> None:
         from mlflow import MlflowClient, log_metrics
 
         self._client, self._log = MlflowClient(), log_metrics
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "remnant")
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
-        self._run = _kept_id(
-            plan, seed, "mlflow", lambda: self._client.create_run(experiment, run_name=_title(plan, seed)).info.run_id
-        )
+        create = self._client.create_run
+        self._run = _kept_id(folder, "mlflow", lambda: create(experiment, run_name=_title(folder)).info.run_id)
         self._client.update_run(self._run, status="RUNNING")  # it has failed, if the run was interrupted
-        for key, value in _settings(plan, seed).items():
+        for key, value in _settings(folder).items():
             self._client.log_param(self._run, key, value)
 
     def write(self, axis: str, step: int, numbers: Mapping[str, float]) -> None:
@@ -99,29 +96,24 @@ LOGGERS: dict[str, tuple[type[Logger], str]] = {  # each with the module that it
 }
 
 
-def _folder(plan: Plan, seed: int) -> Path:
-    folder = RunFolder.find(plan.root, plan.settings, seed)
-    assert folder is not None  # a run that reports progress has a folder
-    return folder.path
-
-
-def _kept_id(plan: Plan, seed: int, logger: str, make: Callable[[], str]) -> str:
+def _kept_id(folder: RunFolder, logger: str, make: Callable[[], str]) -> str:
     """The id of the log that this run began earlier, or a new one, which stays in the run folder for a resumed run."""
-    file = _folder(plan, seed) / f"{logger}.id"
+    file = folder.path / f"{logger}.id"
     if not file.is_file():
         write(file, make().encode())
     return file.read_text()
 
 
-def _title(plan: Plan, seed: int) -> str:
-    return f"{plan.settings.benchmark} {plan.settings.method} seed {seed}"
+def _title(folder: RunFolder) -> str:
+    return f"{folder.benchmark} {folder.method} seed {folder.seed}"
 
 
-def _settings(plan: Plan, seed: int) -> dict[str, Any]:
+def _settings(folder: RunFolder) -> dict[str, Any]:
     """The settings by the keys that `--set` takes."""
-    found: dict[str, Any] = {"seed": seed}
-    for name, value in plan.settings.as_dict().items():
-        table = value if isinstance(value, dict) else {}
-        prefix = "" if name == "options" else f"{name}."
-        found |= {f"{prefix}{key}": each for key, each in table.items()} or ({} if value == {} else {name: value})
+    found: dict[str, Any] = {"seed": folder.seed}
+    for name, value in folder.settings.items():
+        if isinstance(value, dict):
+            found |= {key if name == "options" else f"{name}.{key}": each for key, each in value.items()}
+        else:
+            found[name] = value
     return found

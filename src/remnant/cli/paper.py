@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from .app import app, print_error, print_text
+from .app import app, err, print_error, print_text
 from .runs import Device, On, Parallel, Quiet, Root, Seeds, for_each, parse_seeds
 
 if TYPE_CHECKING:
@@ -39,15 +39,17 @@ def reproduce(
 
     Example: remnant reproduce table1a --methods gpm,ewc --no-run
     """
-    from remnant.experiments.execute import Plan
+    from remnant.experiments.execute import Plan, run
     from remnant.experiments.paper import Reproduction, select_tables
 
-    from .progress import run_plan
+    from .progress import show_progress
     from .tables import print_rows
 
     def run_job(job: "Plan | TimingJob") -> None:
         if isinstance(job, Plan):
-            run_plan(job, quiet)
+            title = f"{job.settings.benchmark} · {job.settings.method}"
+            with show_progress(err, quiet=quiet, title=title) as watch:
+                run(job, watch)
         else:
             job(lambda line: None if quiet else print_text(line))
 

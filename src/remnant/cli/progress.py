@@ -1,7 +1,6 @@
 """Runs plans and shows their progress: a live table on a terminal, lines elsewhere, and a log on request."""
 
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -16,13 +15,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from remnant.errors import UserError
 from remnant.evaluation import AccuracyMatrix, Spread
-from remnant.experiments.execute import Plan, Progress, Watcher, run, run_together
-from remnant.experiments.runs import RunFolder
+from remnant.experiments.execute import Plan, Progress, Watcher, run_together
 from remnant.experiments.settings import recipe, resolve
 
-from .app import err, print_error, print_text
+from .app import err, print_failure, print_text
 from .log import log_to
 
 NO_LOG: AbstractContextManager[None] = nullcontext()
@@ -106,11 +103,6 @@ def _table(title: str, rows: Mapping[tuple[str, int], SeedStatus]) -> Table:
     return table
 
 
-def run_plan(plan: Plan, quiet: bool) -> list[RunFolder]:
-    with show_progress(err, quiet=quiet, title=f"{plan.settings.benchmark} · {plan.settings.method}") as watch:
-        return run(plan, watch)
-
-
 def run_plans(title: str, plans: Mapping[str, Plan], quiet: bool, log: str = "", results: bool = True) -> bool:
     """Runs named plans together in one display. Prints R of each first seed, then ACC and BWT beside the paper's.
 
@@ -123,7 +115,7 @@ def run_plans(title: str, plans: Mapping[str, Plan], quiet: bool, log: str = "",
         outcomes = run_together(list(plans.values()), watchers)
     for (name, plan), folders in zip(plans.items(), outcomes, strict=True):
         if isinstance(folders, Exception):
-            _print_failure(name, folders)
+            print_failure(folders, name)
         elif results:
             if not quiet and (first := folders[0].matrix()) is not None:
                 print_accuracies(first, f"Accuracy, %, after learning each task (seed {folders[0].seed})")
@@ -139,13 +131,6 @@ def run_plans(title: str, plans: Mapping[str, Plan], quiet: bool, log: str = "",
                 print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", style="dim")
             print_text(f"in {folders[0].path.parent}", style="dim")
     return not any(isinstance(outcome, Exception) for outcome in outcomes)
-
-
-def _print_failure(name: str, error: Exception) -> None:
-    if isinstance(error, UserError | OSError):
-        print_error(f"{name}: {error}" if name else str(error))
-    else:  # a bug, most likely in the user's own method: its author needs the traceback
-        traceback.print_exception(error)
 
 
 def print_accuracies(matrix: AccuracyMatrix, title: str) -> None:

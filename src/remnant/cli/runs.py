@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -13,7 +12,7 @@ from typer import Argument, Exit, Option, confirm
 
 from remnant.errors import UserError
 
-from .app import app, err, print_error, print_text
+from .app import app, err, print_error, print_failure, print_text
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
@@ -132,11 +131,11 @@ def run(benchmark: Benchmark, method: Methods, options: RunOptions) -> None:
             chosen = f"{settings.optimizer['name']} uses lr={settings.options['lr']:g}, which was chosen for another optimizer"
             print_error(f"{chosen}. Change it with --set lr=…", "Note", "yellow")
         plans.append(options.plan(settings))
-    if len(plans) == 1:
-        complete = run_plans(f"{benchmark} · {plans[0].settings.method}", {"": plans[0]}, options.quiet, options.log)
-        raise Exit(not complete)
+    if len(plans) > 1:
+        complete = run_several(plans, options.quiet, options.log)
     else:
-        run_several(plans, options.quiet, options.log)
+        complete = run_plans(f"{benchmark} · {plans[0].settings.method}", {"": plans[0]}, options.quiet, options.log)
+    raise Exit(not complete)
 
 
 @app.command()
@@ -170,7 +169,10 @@ def resume(
     if plans and not quiet:
         runs = sum(len(plan.seeds) for plan in plans)
         print_text(f"Resuming {runs} run{'s' * (runs > 1)} in {path}.", err)
-    named = {f"{plan.settings.benchmark} {plan.settings.method} {plan.settings.digest}": plan for plan in plans}
+    named: dict[str, Plan] = {}
+    for plan in plans:  # several may have the same settings, in different folders or with different options
+        name = f"{plan.settings.benchmark} {plan.settings.method} {plan.settings.digest}"
+        named[f"{name} ({len(named) + 1})" if name in named else name] = plan
     complete = not plans or run_plans(f"Runs in {path}", named, quiet, log)
     raise Exit(not complete or bool(problems))
 
@@ -236,14 +238,11 @@ def demo() -> None:
 
 def for_each(work: Sequence[Any], do: Callable[[Any], object]) -> bool:
     """Does each piece of work, whether or not an earlier one failed. Returns whether all succeeded."""
-    failures = 0
+    complete = True
     for piece in work:
         try:
             do(piece)
-        except (UserError, OSError) as error:
-            failures += 1
-            print_error(str(error))
-        except Exception:  # an error in the code, most likely in the user's own method: its author needs the traceback
-            failures += 1
-            traceback.print_exc()
-    return not failures
+        except Exception as error:
+            complete = False
+            print_failure(error)
+    return complete
