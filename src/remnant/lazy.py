@@ -1,13 +1,16 @@
-"""Imports public names on first use (PEP 562): torch takes a second to load, and `remnant --help` does not need it."""
+"""Imports on first use: torch takes a second to load and `remnant --help` does not need it, and extras may be missing."""
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from .errors import RunError
+
 
 def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Makes `__getattr__` and `__dir__` of a package from name → the module that defines it, such as `.memory`."""
+    """Makes `__getattr__` and `__dir__` of a package (PEP 562) from name → the module that defines it, such as `.memory`."""
 
     def get(name: str) -> Any:
         if name not in modules:
@@ -17,3 +20,12 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[st
         return value
 
     return get, lambda: sorted({*vars(sys.modules[package]), *modules})
+
+
+def import_extra(module: str, option: str, extra: str) -> Any:
+    """Imports a package that one option of the command line needs; if it is missing, RunError says how to install it."""
+    with suppress(ImportError):
+        found = import_module(module)
+        if getattr(found, "__file__", None):  # not an empty folder of that name: runs with wandb leave one behind
+            return found
+    raise RunError(f"{option} needs a package: pip install 'remnant[{extra}]'.")

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 
 from remnant.errors import UserError
 from remnant.experiments.execute import Plan, Progress, Watcher
 from remnant.experiments.runs import RunFolder
+from remnant.lazy import import_extra
 
 from .app import print_error
 from .loggers import LOGGERS, Logger
@@ -19,13 +19,7 @@ def log_to(name: str, plan: Plan, quiet: bool) -> Iterator[Watcher]:
     if name not in LOGGERS:
         raise UserError(f"--log {name}: there is no such logger. Choose from: {', '.join(LOGGERS)}.")
     logger, module = LOGGERS[name]
-    try:
-        # Without the library, Python would import the folder wandb/ that it has left here in earlier runs.
-        installed = getattr(import_module(module), "__file__", None) is not None
-    except ImportError:
-        installed = False
-    if not installed:
-        raise UserError(f"--log {name} needs a package: pip install 'remnant[{name}]'.")
+    import_extra(module, f"--log {name}", name)
     logs: dict[int, Logger] = {}
     working = True
 

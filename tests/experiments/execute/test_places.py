@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import pickle
 import re
@@ -23,8 +22,7 @@ from remnant.experiments import Plan, resolve, run
 from remnant.experiments.execute import Progress, RunInProgress, gpu_scheduler, launch, run_together
 from remnant.experiments.execute.launch import Job
 from remnant.experiments.execute.remote import Errand, Messages
-from remnant.experiments.execute.slurm import Slurm, _Requeued
-from remnant.experiments.execute.slurm_queue import Queue
+from remnant.experiments.execute.slurm import Queue, Slurm, _Requeued
 from remnant.experiments.runs import RunFolder
 from remnant.methods import Finetune
 from remnant.training import EpochDone
@@ -205,14 +203,7 @@ def test_a_place_that_cannot_be_used_is_refused_before_a_folder_is_made(
 
 @pytest.mark.parametrize(("on", "package"), [("ray", "ray"), ("slurm", "submitit")])
 def test_a_missing_package_is_named(on: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == package and not (arguments[3:] and arguments[3]):  # not our own module of that name
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, package, None)  # importing it raises an ImportError
     with pytest.raises(RunError, match=rf"--on {on} needs a package: pip install 'remnant\[{on}\]'"):
         run(plan(tmp_path, on=on))
 
@@ -267,7 +258,7 @@ def test_a_slurm_job_that_leaves_the_queue_without_a_result_is_lost(
     (tmp_path / "squeue").write_text(f"#!/bin/sh\nwhile read job; do echo $job; done < {listed}\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("remnant.experiments.execute.slurm_queue.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("remnant.experiments.execute.slurm.time.monotonic", lambda: next(clock))
     queue = Queue()
     queue.add("7")
     listed.write_text("5\n7\n")

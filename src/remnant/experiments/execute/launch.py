@@ -6,7 +6,7 @@ import math
 import os
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,7 @@ def run_together(
     """
     first, work = plans[0], [_Work(plan, watch) for plan, watch in zip(plans, watchers, strict=True)]
     if place is None and first.on != HERE:
-        with open_place(first) as place:
+        with closing(open_place(first)) as place:
             return run_together(plans, watchers, place)
     devices = [] if place else pick_devices(first.device)
     for each in work:

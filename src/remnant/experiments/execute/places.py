@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from remnant.errors import RunError, UserError, did_you_mean
@@ -32,26 +31,21 @@ class Place(Protocol):
         """Runs all jobs, and reports their progress and errors. Ends them all when it is interrupted."""
 
 
-@contextmanager
-def open_place(plan: Plan) -> Iterator[Place]:
-    """The place that `plan.on` names, connected until the block ends."""
+def open_place(plan: Plan) -> Remote:
+    """Connects to the place that `plan.on` names. The caller closes it."""
     name, _, rest = plan.on.partition(":")
-    if name == "ray":
-        from .ray import RayCluster
-
-        place: Remote = RayCluster(
-            plan.on if rest.startswith("//") else rest or os.environ.get("RAY_ADDRESS", "auto"), plan
-        )
-    elif name == "slurm":
+    if name not in ("ray", "slurm"):
+        raise RunError(f"--on {plan.on}: there is no such place. {did_you_mean(name, ('here', 'ray', 'slurm'))}")
+    if plan.device not in ("auto", "cpu", "cuda"):
+        raise RunError(f"--device {plan.device} --on {plan.on}: the cluster chooses the GPUs. Use auto, cuda or cpu.")
+    if name == "slurm":
         from .slurm import Slurm
 
-        place = Slurm(rest, plan)
-    else:
-        raise RunError(f"--on {plan.on}: there is no such place. {did_you_mean(name, ('here', 'ray', 'slurm'))}")
-    try:
-        yield place
-    finally:
-        place.close()
+        return Slurm(rest, plan)
+    from .ray import RayCluster
+
+    address = plan.on if rest.startswith("//") else rest or os.environ.get("RAY_ADDRESS", "auto")
+    return RayCluster(address, plan)
 
 
 def failures(job: Job, run: Callable[[], None], show: Callable[[str], object]) -> list[str]:

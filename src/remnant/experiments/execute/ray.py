@@ -1,19 +1,16 @@
 """Jobs on a Ray cluster: each is a task with a core or a GPU. Ray starts it again elsewhere if its machine is lost."""
 
-from __future__ import annotations
-
 import socket
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from remnant.errors import RunError
+from remnant.lazy import import_extra
 
-from .remote import Errand, Remote, check_device
-
-if TYPE_CHECKING:
-    from .launch import Plan
+from .launch import Plan
+from .remote import Errand, Remote
 
 SECONDS_TO_ANSWER = 10.0
 LOST_MACHINES = 3  # that one job may survive; a job that kills its machines must end some day
@@ -23,13 +20,8 @@ class RayCluster(Remote):
     """The cluster at an address, or the one that this machine belongs to ("auto")."""
 
     def __init__(self, address: str, plan: Plan) -> None:
-        check_device(plan)
-        try:
-            import ray
-        except ImportError:
-            raise RunError("--on ray needs a package: pip install 'remnant[ray]'.") from None
-        self.ray: Any = ray
-        self.connected_here = not ray.is_initialized()
+        self.ray = import_extra("ray", "--on ray", "ray")
+        self.connected_here = not self.ray.is_initialized()
         if self.connected_here:
             self._connect(address, plan.on)
         resources = self.ray.cluster_resources()
@@ -37,7 +29,7 @@ class RayCluster(Remote):
         if plan.device == "cuda" and not self.gpus:
             self.close()
             raise RunError(f"--on {plan.on}: the cluster has no GPU. Use --device cpu, or add a machine with a GPU.")
-        self.task = ray.remote(
+        self.task = self.ray.remote(
             num_cpus=1, num_gpus=min(1, self.gpus), max_retries=LOST_MACHINES, scheduling_strategy="SPREAD"
         )(_run)
 

@@ -1,7 +1,5 @@
 """Jobs on other machines. Run folders are on storage that all of them share, and progress comes through it as well."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -11,17 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from remnant.errors import RunError
 from remnant.training import EpochDone
 
 from ..runs import RunFolder
+from .launch import Job
 from .one_run import Progress
 from .places import Report, WorkerError, failures
-
-if TYPE_CHECKING:
-    from .launch import Job, Plan
 
 MESSAGES = ".messages.jsonl"
 POLL = 0.5  # seconds between two looks at the jobs, and between two writes of a job's messages
@@ -53,7 +49,7 @@ class Errand:
         finally:
             messages.flush()
 
-    def _run(self, messages: Messages) -> None:
+    def _run(self, messages: "Messages") -> None:
         plan, second_try = self.job.plan, messages.path.exists()
         folders = []
         for folder in self.job.folders:
@@ -119,9 +115,8 @@ class Remote(ABC):
     def stop(self, handle: Any) -> None:
         """Ends the errand, however far it is."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Disconnects."""
+    def close(self) -> None:  # noqa: B027
+        """Disconnects, if there is a connection."""
 
     def run(self, jobs: Sequence[Job], report: Report) -> None:
         """Does what `Place` says."""
@@ -158,9 +153,3 @@ def _wait_for_results(job: Job) -> None:
         while not folder.finished and folder.path.is_dir() and time.monotonic() < end:
             os.listdir(folder.path)
             time.sleep(POLL)
-
-
-def check_device(plan: Plan) -> None:
-    """Refuses single GPUs: which one a job gets is up to the cluster."""
-    if plan.device not in ("auto", "cpu", "cuda"):
-        raise RunError(f"--device {plan.device} --on {plan.on}: the cluster chooses the GPUs. Use auto, cuda or cpu.")

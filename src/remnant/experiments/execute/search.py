@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from remnant.data import load_stream
 from remnant.errors import RunError
 from remnant.files import explained, read_json, write_json
+from remnant.lazy import import_extra
 from remnant.options import OptionError
 
 from ..runs import folder_name
@@ -37,12 +38,8 @@ class Search:
     """
 
     def __init__(self, over: Sequence[str], plan: Callable[[Sequence[str]], Plan]) -> None:
-        try:
-            import optuna
-        except ImportError:
-            raise RunError("--search needs a package: pip install 'remnant[search]'.") from None
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.optuna: Any = optuna
+        self.optuna = import_extra("optuna", "--search", "search")
+        self.optuna.logging.set_verbosity(self.optuna.logging.ERROR)
         self.plan = plan
         self.space = dict(self._distribution(text) for text in over)
         try:

@@ -1,20 +1,20 @@
 """Jobs through SLURM, by submitit. One that meets its time limit is queued again and continues from its checkpoint."""
 
-from __future__ import annotations
-
+import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
+import time
+from typing import Any, ClassVar
 
 from remnant.errors import RunError
+from remnant.lazy import import_extra
 
-from .remote import Errand, Remote, check_device
-from .slurm_queue import Queue
-
-if TYPE_CHECKING:
-    from .launch import Plan
+from .launch import Plan
+from .remote import Errand, Remote
 
 MINUTES = 120
 TIME_LIMITS = 1000  # that one job may meet
+ASK_EVERY = 20.0  # seconds between two looks at the queue
+LOST_AFTER = 90.0  # seconds out of the queue, because network storage may show a job's result late
 
 
 class Slurm(Remote):
@@ -23,34 +23,26 @@ class Slurm(Remote):
     cluster: ClassVar[str] = "slurm"  # of submitit; tests use its local one
 
     def __init__(self, options: str, plan: Plan) -> None:
-        check_device(plan)
-        try:
-            import submitit
-        except ImportError:
-            raise RunError("--on slurm needs a package: pip install 'remnant[slurm]'.") from None
+        submitit = import_extra("submitit", "--on slurm", "slurm")
         given = dict(part.partition("=")[::2] for part in options.split(",") if part)
-        time = given.pop("time", str(MINUTES))
-        if not time.isdigit() or not all(given.values()):
+        minutes = given.pop("time", str(MINUTES))
+        if not minutes.isdigit() or not all(given.values()):
             raise RunError(
                 f"--on slurm:{options}: write options of sbatch with their values, and the time in minutes: "
                 "--on slurm:partition=gpu,time=240."
             )
-        try:
-            self.executor: Any = submitit.AutoExecutor(
-                plan.root / ".slurm", self.cluster, slurm_max_num_timeout=TIME_LIMITS
-            )
-        except RuntimeError as error:
-            raise RunError(f"--on slurm: {error} Run the command on a machine that has sbatch and srun.") from error
-        # How many GPUs are free is up to SLURM: each job has one seed, or --parallel.
-        self.gpus = 0 if plan.device == "cpu" else sys.maxsize
         if plan.device == "cuda" and not {"gres", "gpus", "gpus-per-node"} & set(given):
             given["gres"] = "gpu:1"
+        # How many GPUs are free is up to SLURM: each job has one seed, or --parallel.
+        self.gpus = 0 if plan.device == "cpu" else sys.maxsize
         self.queue = Queue()
+        try:
+            self.executor = submitit.AutoExecutor(plan.root / ".slurm", self.cluster, slurm_max_num_timeout=TIME_LIMITS)
+        except RuntimeError as error:
+            raise RunError(f"--on slurm: {error} Run the command on a machine that has sbatch and srun.") from error
+        name = f"remnant-{plan.settings.method}"
         self.executor.update_parameters(
-            name=f"remnant-{plan.settings.method}",
-            timeout_min=int(time),
-            cpus_per_task=1,
-            slurm_additional_parameters=given,
+            name=name, timeout_min=int(minutes), cpus_per_task=1, slurm_additional_parameters=given
         )
 
     def start(self, errand: Errand) -> Any:
@@ -77,9 +69,6 @@ class Slurm(Remote):
     def stop(self, handle: Any) -> None:
         handle.cancel(check=False)
 
-    def close(self) -> None:
-        pass
-
 
 class _Requeued(Errand):
     """An errand that submitit queues again just before its time is up."""
@@ -98,3 +87,24 @@ class _Requeued(Errand):
         again = DelayedSubmission(_Requeued(**vars(self)))
         self.is_queued_again = True
         return again
+
+
+class Queue:
+    """The jobs of this user, with the time when each was last in the queue. Every cluster has squeue, but not sacct."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, float] = {}
+        self._asked = 0.0
+
+    def add(self, job: str) -> None:
+        self._seen[job] = time.monotonic()
+
+    def has_lost(self, job: str) -> bool:
+        """Whether the job has left the queue, some time ago."""
+        now = time.monotonic()
+        if now - self._asked > ASK_EVERY:
+            self._asked = now
+            answer = subprocess.run(["squeue", "--me", "--noheader", "--format=%A"], capture_output=True, text=True)
+            # If the controller does not answer, all jobs may well be there.
+            self._seen |= dict.fromkeys(answer.stdout.split() if answer.returncode == 0 else self._seen, now)
+        return now - self._seen[job] > LOST_AFTER
