@@ -10,6 +10,7 @@ from typer import Argument, Option
 from remnant.errors import UserError
 
 from .app import app, err, print_error, print_text
+from .tables import print_rows
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
@@ -111,8 +112,6 @@ def print_left_out(compared: "Compared") -> None:
 
 def print_comparison(compared: "Compared") -> None:
     from remnant.report import comparison_rows
-
-    from .tables import print_rows
 
     for place, comparison in enumerate(compared.comparisons):
         title, rows, remarks = comparison_rows(comparison)

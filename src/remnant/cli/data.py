@@ -6,6 +6,7 @@ from typing import Annotated
 from typer import Argument, Typer
 
 from .app import err, print_error, print_text
+from .tables import print_rows
 
 data = Typer(help="List, download and add datasets.", no_args_is_help=True)
 
@@ -19,8 +20,6 @@ def data_status() -> None:
     Example: remnant data status
     """
     from remnant.data import data_root, status
-
-    from .tables import print_rows
 
     found = status()
     rows = []

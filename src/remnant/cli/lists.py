@@ -11,6 +11,7 @@ from remnant.errors import UserError
 from remnant.registry import Registry
 
 from .app import print_text
+from .tables import print_rows
 
 listing = typer.Typer(help="List methods, benchmarks, models and settings.", invoke_without_command=True)
 
@@ -108,6 +109,4 @@ def _summary(registry: Mapping[str, Any], name: str) -> str:
 
 
 def _print(rows: list[dict[str, str]]) -> None:
-    from .tables import print_rows
-
     print_rows("", rows, tuple(rows[0]), lambda cell: "green" if cell == "ready" else "")

@@ -7,6 +7,7 @@ from typer import Argument, Exit, Option
 
 from .app import app, err, print_error, print_text
 from .runs import Device, On, Parallel, Quiet, Root, Seeds, for_each, parse_seeds
+from .tables import print_rows
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
@@ -43,7 +44,6 @@ def reproduce(
     from remnant.experiments.paper import Reproduction, select_tables
 
     from .progress import show_progress
-    from .tables import print_rows
 
     def run_job(job: "Plan | TimingJob") -> None:
         if isinstance(job, Plan):

@@ -13,6 +13,7 @@ from typer import Argument, Exit, Option, confirm
 from remnant.errors import UserError
 
 from .app import app, err, print_error, print_failure, print_text
+from .tables import print_rows
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
@@ -214,7 +215,6 @@ def sweep(
     from remnant.experiments.execute import sweep_rows, sweep_settings, without_drift
 
     from .progress import run_plans
-    from .tables import print_rows
 
     settings = sweep_settings(benchmark, method, over, options.set or (), options.protocol)
     plans = {change: options.plan(each, drift=True) for change, each in settings.items()}

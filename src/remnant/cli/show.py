@@ -6,6 +6,7 @@ from typing import Annotated
 from typer import Argument
 
 from .app import app, print_text
+from .tables import print_rows
 
 Run = Annotated[Path, Argument(help="A run folder, or a folder with one run in it.")]
 
@@ -21,7 +22,6 @@ def show(run: Run) -> None:
     from remnant.report import open_run
 
     from .progress import print_accuracies
-    from .tables import print_rows
 
     found = open_run(run)
     record = found.record
@@ -55,8 +55,6 @@ def diff(first: Run, second: Run) -> None:
     Example: remnant diff runs/permuted-digits/gpm/1a2b3c4d/seed0 results/permuted-digits/gpm/1a2b3c4d/seed0
     """
     from remnant.report import difference, matrix_difference, open_run
-
-    from .tables import print_rows
 
     a, b = open_run(first), open_run(second)
     for name, run in (("first", a), ("second", b)):

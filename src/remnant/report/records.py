@@ -35,10 +35,6 @@ class RunRecord(RunContents):
         return self.folder.settings
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        return self.benchmark, self.method, self.digest, self.seed
-
-    @property
     def learned(self) -> int:
         return 0 if self.matrix is None else self.matrix.learned
 

@@ -9,7 +9,7 @@ from remnant.evaluation import AccuracyMatrix
 from remnant.experiments import resolve
 from remnant.experiments.paper import TABLES, Reproduction, Row, load_table, select_tables
 from remnant.experiments.paper.reproduce import finished_results
-from remnant.experiments.paper.tables import SCALE, comparison_rows
+from remnant.experiments.paper.tables import FIGURES, comparison_rows
 from remnant.experiments.runs import RunFolder, RunResult
 from remnant.options import OptionError
 
@@ -56,7 +56,7 @@ def line(table: str, method: str, results: dict[int, RunResult], variant: str = 
 def test_every_row_can_be_run_or_has_the_paper_s_number(name: str) -> None:
     table = load_table(name)
     assert any(row.runnable for row in table.rows)
-    assert set(table.columns) <= SCALE.keys()
+    assert set(table.columns) <= FIGURES.keys()
     for each in table.rows:
         assert each.runnable or each.paper.acc is not None
     keys = [each.key for each in table.rows if each.runnable]

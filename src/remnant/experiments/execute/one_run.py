@@ -19,7 +19,7 @@ from remnant.memory import ConsolidationError, StateError, activation_drift
 from remnant.methods import Method
 from remnant.training import Blocking, EpochDone, RandomState, Schedule, Trainer, TrainingState, Work, evaluate_method
 
-from ..runs import CHECKPOINT_SHAPE, METRICS, RunFolder, check, check_alike, environment, note_code
+from ..runs import CHECKPOINT_SHAPE, File, RunFolder, check, check_alike, environment, note_code
 from .build import build_method
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class RunInProgress:
         if note:
             self._note(0, note, serious=True)
         if state is None:
-            (self.folder.path / METRICS).unlink(missing_ok=True)
+            (self.folder.path / File.METRICS).unlink(missing_ok=True)
             self.folder.save_environment(environment(self.device, self.folder.settings))  # of the machine that runs it
             return 0, TrainingState()
         try:

@@ -72,8 +72,7 @@ def _settings(folder: RunFolder) -> Settings:
 
 def _root(folder: RunFolder) -> Path:
     """The folder of all runs that this one is in."""
-    path, relative = folder.path.resolve(), folder.relative_path.parts
-    if path.parts[-len(relative) :] != relative:
+    if folder.moved:
         here = f"…/{folder.relative_path}"
         raise RunError(f"{folder.path} was moved. It can only be resumed in its original folder, {here}.")
-    return Path(*path.parts[: -len(relative)])
+    return folder.path.resolve().parents[len(folder.relative_path.parts) - 1]

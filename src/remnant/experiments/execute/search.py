@@ -66,7 +66,8 @@ class Search:
                     number = min(max(1, count // ROUNDS), count - len(self.trials))
                     self.trials += [{"values": values} for values in self._suggest(number)]
                     self._save()  # before they run, so that the same trials continue after a kill
-                yield {_name(each["values"]): self._plan(each) for each in self._pending()}
+                pending = [_changes(trial) for trial in self._pending()]
+                yield {" ".join(changes): self.plan(changes) for changes in pending}
                 self._take_results()
 
     def ranking(self) -> list[dict[str, Any]]:
@@ -94,16 +95,11 @@ class Search:
     def _pending(self) -> list[dict[str, Any]]:
         return [trial for trial in self.trials if "validation_acc" not in trial]
 
-    def _plan(self, trial: Mapping[str, Any]) -> Plan:
-        return self.plan([f"{key}={value}" for key, value in trial["values"].items()])
-
     def _take_results(self) -> None:
         """Notes the validation accuracy of each trial of the round, and None for one that failed."""
-        pending, plans = self._pending(), [self._plan(trial) for trial in self._pending()]
-        found: list[list[Any]] = [
-            [(run.result() or {}).get("validation_acc") for run in finished_runs(plan)] for plan in plans
-        ]
-        for trial, plan, accs in zip(pending, plans, found, strict=True):
+        for trial in self._pending():
+            plan = self.plan(_changes(trial))
+            accs: list[Any] = [(run.result() or {}).get("validation_acc") for run in finished_runs(plan)]
             whole = len(accs) == len(plan.seeds) and None not in accs
             trial["validation_acc"] = mean(accs) if whole else None
         failed = list(takewhile(lambda trial: trial["validation_acc"] is None, reversed(self.trials)))
@@ -142,6 +138,11 @@ class Search:
             ) from None
 
 
+def _changes(trial: Mapping[str, Any]) -> list[str]:
+    """The values of a trial as overrides: `["lr=0.01"]`."""
+    return [f"{key}={value}" for key, value in trial["values"].items()]
+
+
 def _ends(distribution: Any) -> Sequence[Any]:
     return getattr(distribution, "choices", None) or (distribution.low, distribution.high)
 
@@ -154,7 +155,3 @@ def _text(distribution: Any, value: Any) -> str:
     if isinstance(value, float):  # rounding must not leave the range
         value = min(max(float(f"{value:.{DIGITS}g}"), distribution.low), distribution.high)
     return str(value)
-
-
-def _name(values: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in values.items())

@@ -1,11 +1,11 @@
 """The paper's tables: the runs of each row, and our figures beside the paper's."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from remnant.errors import did_you_mean
 from remnant.evaluation import Spread
@@ -17,19 +17,28 @@ from ..settings import PaperResult, Settings, recipe, resolve
 TABLES: dict[str, Any] = tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
 ALL = "all"
 NOT_RUN = "not run"
-SCALE = {
-    "acc": 100.0,
-    "bwt": 1.0,
-    "seconds": 1.0,
-    "capacity": 100.0,
-    "memory": 1e-6,
-    "validation": 100.0,
-}  # the paper gives ACC and capacity in per cent; memory is in MB
-PLACES = {"acc": 2, "bwt": 3, "seconds": 0, "capacity": 0, "memory": 2, "validation": 2}
-PAPER_PLACES = {**PLACES, "bwt": 2}  # two digits of BWT hide most differences
+PAPER_PLACES = {"bwt": 2}  # where they differ from ours: two digits of BWT hide most differences
 
 ResultKey = tuple[str, str, str]  # benchmark, method, digest of the settings
 Results = Mapping[ResultKey, Mapping[int, RunResult]]  # the results of each seed
+
+
+class Figure(NamedTuple):
+    """A column of tables: how to get it from a result, and its factor and decimal places."""
+
+    of: Callable[[RunResult], float | None]
+    scale: float
+    places: int
+
+
+FIGURES = {  # the paper gives ACC and capacity in per cent; memory is in MB
+    "acc": Figure(lambda run: run.acc, 100.0, 2),
+    "bwt": Figure(lambda run: run.bwt, 1.0, 3),
+    "seconds": Figure(lambda run: sum(run.seconds.values()), 1.0, 0),
+    "capacity": Figure(lambda run: run.capacity, 100.0, 0),
+    "memory": Figure(lambda run: run.memory_bytes, 1e-6, 2),
+    "validation": Figure(lambda run: run.validation_acc, 100.0, 2),
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper; `columns` are keys of `SCALE`."""
+    """A table of the paper; `columns` are keys of `FIGURES`."""
 
     name: str
     title: str
@@ -110,18 +119,12 @@ def compare(table: Table, results: Results) -> list[Comparison]:
     compared = []
     for row in table.rows:
         found = results.get(row.key, {}) if row.runnable else {}
-        seeds, runs = tuple(sorted(found)), [found[seed] for seed in sorted(found)]
-        figures: dict[str, Sequence[float | None]] = {
-            "acc": [run.acc for run in runs],
-            "bwt": [run.bwt for run in runs],
-            "seconds": [sum(run.seconds.values()) for run in runs],
-            "capacity": [run.capacity for run in runs],
-            "memory": [run.memory_bytes for run in runs],
-            "validation": [run.validation_acc for run in runs],
+        runs = [found[seed] for seed in sorted(found)]
+        ours = {name: Spread.of([each.of(run) for run in runs], each.scale) for name, each in FIGURES.items()}
+        paper = {
+            name: Spread(getattr(row.paper, name, None), getattr(row.paper, f"{name}_sd", None)) for name in FIGURES
         }
-        ours = {name: Spread.of(values, SCALE[name]) for name, values in figures.items()}
-        paper = {name: Spread(getattr(row.paper, name, None), getattr(row.paper, f"{name}_sd", None)) for name in SCALE}
-        compared.append(Comparison(row, seeds, ours, paper))
+        compared.append(Comparison(row, tuple(sorted(found)), ours, paper))
     return compared
 
 
@@ -132,10 +135,11 @@ def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
         line = {name: getattr(found.row, name) for name in ("benchmark", "method", "variant")}
         line["seeds"] = str(len(found.seeds))
         for column in table.columns:
-            line[column] = found.ours[column].text(PLACES[column]) if found.seeds else NOT_RUN
-            line[f"{column} (paper)"] = found.paper[column].text(PAPER_PLACES[column])
+            places = FIGURES[column].places
+            line[column] = found.ours[column].text(places) if found.seeds else NOT_RUN
+            line[f"{column} (paper)"] = found.paper[column].text(PAPER_PLACES.get(column, places))
             if column != "seconds":
-                line[f"{column} (difference)"] = Spread(found.difference(column)).text(PLACES[column], "+")
+                line[f"{column} (difference)"] = Spread(found.difference(column)).text(places, "+")
         lines.append(line)
     return lines
 

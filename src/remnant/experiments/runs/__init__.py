@@ -1,7 +1,7 @@
 """Run folders: the files of a run, written safely and read with checks. A `RunError` names the file that is wrong."""
 
 from .cleaning import KINDS, Unwanted, find_unwanted, is_being_written, remove_run
-from .contents import CHECKPOINT_SHAPE, METRICS, DriftHistogram, RunContents, RunResult, check, check_alike
+from .contents import CHECKPOINT_SHAPE, DriftHistogram, File, RunContents, RunResult, check, check_alike
 from .find import find_runs, keep_results, readable_runs, run_folders
 from .folder import RunFolder, folder_name
 from .provenance import check_files, doubtful_files, environment, finished_before, note_code
@@ -9,8 +9,8 @@ from .provenance import check_files, doubtful_files, environment, finished_befor
 __all__ = [
     "CHECKPOINT_SHAPE",
     "KINDS",
-    "METRICS",
     "DriftHistogram",
+    "File",
     "RunContents",
     "RunFolder",
     "RunResult",

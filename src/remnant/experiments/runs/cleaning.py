@@ -12,12 +12,11 @@ from filelock import FileLock, Timeout
 from remnant.errors import RunError
 from remnant.files import TEMPORARY, explained
 
-from .contents import ACCURACY, DRIFT, ENVIRONMENT, EXECUTION, METRICS, RANKS, RESULT, SETTINGS
+from .contents import File
 from .find import run_folders
-from .folder import CHECKPOINT, LOCK, RunFolder
+from .folder import CHECKPOINT, RunFolder
 
 UNFINISHED, DUPLICATE, CORRUPTED = KINDS = "unfinished", "duplicate", "corrupted"
-FILES = {RESULT, ACCURACY, RANKS, DRIFT, METRICS, EXECUTION, ENVIRONMENT, SETTINGS, LOCK}
 OUR_PATH = re.compile(r"[0-9a-f]{8}/seed\d+")  # the end of a run's path; other programs have folders called seed1 too
 BEING_WRITTEN = "is being written by another process"
 
@@ -56,7 +55,7 @@ def find_unwanted(root: Path) -> tuple[list[Unwanted], list[str]]:
             tasks = contents.matrix and f"{contents.matrix.learned} of {contents.matrix.tasks} tasks done"
             unwanted.append(Unwanted(path, UNFINISHED, tasks or "no task done"))
         else:
-            finished.setdefault((folder.benchmark, folder.method, contents.digest, folder.seed), []).append(folder)
+            finished.setdefault(contents.key, []).append(folder)
     for folders in finished.values():
         repeated, others = _repeated(folders)
         unwanted += repeated
@@ -66,7 +65,8 @@ def find_unwanted(root: Path) -> tuple[list[Unwanted], list[str]]:
 
 def _repeated(folders: list[RunFolder]) -> tuple[list[Unwanted], list[str]]:
     """The copies among runs of the same settings and seed, and a sentence for each whose accuracies differ."""
-    first, *others = sorted(folders, key=_out_of_place)
+    # The run where `remnant run` put it comes first, and copies elsewhere follow.
+    first, *others = sorted(folders, key=lambda folder: (folder.moved, len(folder.path.parts), folder.path))
     copies = [other for other in others if other.matrix() == first.matrix()]
     return [Unwanted(copy.path, DUPLICATE, f"the same as {first.path}", first.path) for copy in copies], [
         f"{other.path} repeats {first.path} with other accuracies (remnant diff shows them)"
@@ -77,7 +77,7 @@ def _repeated(folders: list[RunFolder]) -> tuple[list[Unwanted], list[str]]:
 
 def is_being_written(path: Path) -> bool:
     """Whether a live process holds the lock of a run folder."""
-    if (path / LOCK).is_file():
+    if (path / File.LOCK).is_file():
         try:
             with suppress(OSError), _locked(path):
                 pass
@@ -95,15 +95,16 @@ def remove_run(run: Unwanted, root: Path) -> None:
     path = run.path
     with explained(path / "*"):
         with _locked(path):
-            if run.kind == UNFINISHED and (path / RESULT).exists():
+            if run.kind == UNFINISHED and (path / File.RESULT).exists():
                 raise RunError(f"{path} was not removed, because it has been finished since it was listed.")
-            if run.twin is not None and not (run.twin / RESULT).is_file():
+            if run.twin is not None and not (run.twin / File.RESULT).is_file():
                 raise RunError(f"{path} was not removed, because {run.twin}, which it repeats, is gone.")
             # The result goes first and the settings last, so that an interrupt leaves an unfinished run.
-            own = [name for name in os.listdir(path) if _is_own(name) and name != LOCK]
-            for name in sorted(own, key=lambda name: (name != RESULT, name == SETTINGS)):
-                (path / name).unlink(missing_ok=True)
-        (path / LOCK).unlink(missing_ok=True)
+            for name in sorted(os.listdir(path), key=lambda name: (name != File.RESULT, name == File.SETTINGS)):
+                own = name in [*File] or CHECKPOINT.fullmatch(name) or TEMPORARY.fullmatch(name)
+                if own and name != File.LOCK:
+                    (path / name).unlink(missing_ok=True)
+        (path / File.LOCK).unlink(missing_ok=True)
         if others := sorted(os.listdir(path)):
             raise RunError(f"{path} still has {', '.join(others)}. Only the run's own files were removed.")
         path.rmdir()
@@ -114,21 +115,11 @@ def remove_run(run: Unwanted, root: Path) -> None:
             folder.rmdir()
 
 
-def _out_of_place(folder: RunFolder) -> tuple[bool, int, Path]:
-    """Sorts a run where `remnant run` put it before copies elsewhere."""
-    moved = folder.path.resolve().parts[-len(folder.relative_path.parts) :] != folder.relative_path.parts
-    return moved, len(folder.path.parts), folder.path
-
-
-def _is_own(name: str) -> bool:
-    return name in FILES or bool(CHECKPOINT.fullmatch(name) or TEMPORARY.fullmatch(name))
-
-
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Holds the lock of a run folder, also of one whose settings cannot be read; RunError if another process does."""
     try:
-        with FileLock(path / LOCK, timeout=0):
+        with FileLock(path / File.LOCK, timeout=0):
             yield
     except Timeout:
         raise RunError(f"{path} {BEING_WRITTEN}, so it was not removed.") from None

@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -26,8 +27,20 @@ from ..settings import Settings
 if TYPE_CHECKING:
     from .folder import RunFolder
 
-SETTINGS, ENVIRONMENT, EXECUTION, METRICS = "settings.json", "environment.json", "execution.json", "metrics.jsonl"
-ACCURACY, RANKS, DRIFT, RESULT = "accuracy.csv", "ranks.json", "drift.json", "result.json"
+
+class File(StrEnum):
+    """The files of a run folder, beside its checkpoints."""
+
+    SETTINGS = "settings.json"
+    ENVIRONMENT = "environment.json"  # versions, device, commit and the user's own files
+    EXECUTION = "execution.json"  # how the run is carried out: no setting, but resuming needs it
+    METRICS = "metrics.jsonl"  # a line for each epoch
+    ACCURACY = "accuracy.csv"
+    RANKS = "ranks.json"  # {layer: [directions added by each task]}
+    DRIFT = "drift.json"  # {layer: {"edges": [n + 1 numbers], "counts": [n numbers]}}
+    RESULT = "result.json"  # written last: it marks the run as finished
+    LOCK = ".lock"
+
 
 TEXT, FLAG, NUMBER = PLAIN[str], PLAIN[bool], PLAIN[float]
 COUNT, AMOUNT, FRACTION, CHANGE = whole(0, 10**15), number(0, 1e18), number(0, 1), number(-1, 1)
@@ -44,13 +57,19 @@ SECTIONS = {"benchmark?": TEXT, "method?": TEXT, "protocol?": TEXT, "stream?": {
 SECTIONS |= {"training?": {"*": or_none(NUMBER)}, "options?": {"lr?": NUMBER}, "optimizer?": {"name?": TEXT}}
 SCHEDULE = {"epoch": COUNT, "lr": or_none(NUMBER), "best_loss": number(-inf, inf), "patience": COUNT, "over": FLAG}
 SHAPES: dict[str, Shape] = {
-    SETTINGS: {"benchmark": TEXT, "method": TEXT, "digest": TEXT, "seed": whole(0, 2**32 - 1), "settings": SECTIONS},
-    ENVIRONMENT: {**CODE, "before?": [CODE]},
-    EXECUTION: {"deterministic?": FLAG, "tf32?": FLAG, "steps?": TEXT, "checkpoint_every?": COUNT, "drift?": FLAG},
-    METRICS: {"task": COUNT, "epoch": COUNT, "*": or_none(NUMBER)},  # each line
-    RANKS: {"*": [COUNT]},  # the directions that each task added, by layer
-    DRIFT: {"*": {"edges": [NUMBER], "counts": [AMOUNT]}},  # by layer
-    RESULT: {
+    File.SETTINGS: {
+        "benchmark": TEXT,
+        "method": TEXT,
+        "digest": TEXT,
+        "seed": whole(0, 2**32 - 1),
+        "settings": SECTIONS,
+    },
+    File.ENVIRONMENT: {**CODE, "before?": [CODE]},
+    File.EXECUTION: {"deterministic?": FLAG, "tf32?": FLAG, "steps?": TEXT, "checkpoint_every?": COUNT, "drift?": FLAG},
+    File.METRICS: {"task": COUNT, "epoch": COUNT, "*": or_none(NUMBER)},  # each line
+    File.RANKS: {"*": [COUNT]},
+    File.DRIFT: {"*": {"edges": [NUMBER], "counts": [AMOUNT]}},
+    File.RESULT: {
         **{"acc": FRACTION, "bwt?": or_none(CHANGE), "learning_accuracy?": or_none(FRACTION)},
         **{"validation_acc?": or_none(FRACTION), "validation_bwt?": or_none(CHANGE)},
         **{"seconds": {"*": AMOUNT}, "capacity?": or_none(AMOUNT), "memory_bytes?": or_none(AMOUNT)},
@@ -94,6 +113,11 @@ class RunContents:
     result: RunResult | None  # None until the run is finished
     ranks: Mapping[str, Sequence[int]]
     drift: Mapping[str, DriftHistogram]  # per layer, for inputs of the first task: the paper's interference activation
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Tells runs apart: benchmark, method, digest and seed."""
+        return self.folder.benchmark, self.folder.method, self.digest, self.folder.seed
 
     @cached_property
     def metrics(self) -> Sequence[Mapping[str, Any]]:
@@ -147,7 +171,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = []
     for text in (read(path) or b"").splitlines(keepends=True):
         with suppress(ValueError):
-            check(line := parse_json(text), SHAPES[METRICS])
+            check(line := parse_json(text), SHAPES[File.METRICS])
             if text.endswith(b"\n"):
                 lines.append(line)
     return lines
@@ -158,13 +182,15 @@ def read_contents(folder: RunFolder) -> RunContents:
     matrix, result, drift = folder.matrix(), folder.result(), folder.drift() or {}
     environment, ranks = folder.environment() or {}, folder.ranks() or {}
     if result is not None and (matrix is None or matrix.learned < matrix.tasks):
-        raise RunError(f"{folder.path / RESULT} exists, but {ACCURACY} is missing or incomplete.")
+        raise RunError(f"{folder.path / File.RESULT} exists, but {File.ACCURACY} is missing or incomplete.")
     if result is not None and matrix is not None and abs(result["acc"] - (acc := average_accuracy(matrix))) > 1e-6:
-        raise RunError(f"{folder.path / RESULT} says ACC {result['acc']:.4f}, but {ACCURACY} gives {acc:.4f}.")
+        raise RunError(
+            f"{folder.path / File.RESULT} says ACC {result['acc']:.4f}, but {File.ACCURACY} gives {acc:.4f}."
+        )
     for layer, parts in drift.items():
         rising = all(low < high for low, high in pairwise(parts["edges"]))
         if not rising or not 0 < len(parts["counts"]) == len(parts["edges"]) - 1:
-            raise RunError(f"{folder.path / DRIFT}: {layer} should have n counts and n + 1 rising edges.")
+            raise RunError(f"{folder.path / File.DRIFT}: {layer} should have n counts and n + 1 rising edges.")
     histograms = {
         layer: DriftHistogram(*(tuple(map(float, parts[part])) for part in DriftHistogram._fields))
         for layer, parts in drift.items()

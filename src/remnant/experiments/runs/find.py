@@ -5,7 +5,7 @@ from pathlib import Path
 from remnant.errors import RunError
 from remnant.files import explained, read, write
 
-from .contents import ACCURACY, DRIFT, ENVIRONMENT, METRICS, RANKS, RESULT, SETTINGS
+from .contents import File
 from .folder import RunFolder
 
 
@@ -33,7 +33,7 @@ def readable_runs(root: Path) -> tuple[list[RunFolder], list[str]]:
     found, problems = [], []
     for path in run_folders(root):
         try:
-            if (path / SETTINGS).is_file():
+            if (path / File.SETTINGS).is_file():
                 found.append(RunFolder.open(path))
         except RunError as error:
             problems.append(str(error))
@@ -42,9 +42,9 @@ def readable_runs(root: Path) -> tuple[list[RunFolder], list[str]]:
 
 def run_folders(root: Path) -> list[Path]:
     """Every folder at or below `root` with files of a run, even if settings.json is missing."""
-    if (root / SETTINGS).is_file():
+    if (root / File.SETTINGS).is_file():
         return [root]
-    files = (SETTINGS, ACCURACY, RANKS, RESULT, METRICS)
+    files = (File.SETTINGS, File.ACCURACY, File.RANKS, File.RESULT, File.METRICS)
     return sorted(path for path in root.rglob("seed*") if path.is_dir() and any((path / f).is_file() for f in files))
 
 
@@ -54,14 +54,14 @@ def keep_results(run: RunFolder, target: Path) -> Path:
     An older copy is replaced as a whole: its result is removed first and the new one is written last.
     """
     if not run.finished:
-        raise RunError(f"{run.path} is not finished: it has no {RESULT} yet. Resume it first.")
+        raise RunError(f"{run.path} is not finished: it has no {File.RESULT} yet. Resume it first.")
     kept = Path(target) / run.relative_path
     with explained(kept):
         kept.mkdir(parents=True, exist_ok=True)
         if kept.samefile(run.path):
             return kept
-        (kept / RESULT).unlink(missing_ok=True)
-    for name in (SETTINGS, ENVIRONMENT, ACCURACY, RANKS, DRIFT, RESULT):
+        (kept / File.RESULT).unlink(missing_ok=True)
+    for name in (File.SETTINGS, File.ENVIRONMENT, File.ACCURACY, File.RANKS, File.DRIFT, File.RESULT):
         if (data := read(run.path / name)) is not None:
             write(kept / name, data)
         else:

@@ -20,22 +20,9 @@ from remnant.files import damaged, explained, read, remove_stale, to_json, write
 from remnant.memory import codec
 
 from ..settings import Settings
-from .contents import (
-    ACCURACY,
-    DRIFT,
-    ENVIRONMENT,
-    EXECUTION,
-    METRICS,
-    RANKS,
-    RESULT,
-    SETTINGS,
-    read_checked,
-    read_contents,
-    read_lines,
-)
+from .contents import File, read_checked, read_contents, read_lines
 from .provenance import environment
 
-LOCK = ".lock"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 CHECKPOINT = re.compile(r"checkpoint-(\d{6,})\.safetensors")
 KEPT_CHECKPOINTS = 2
@@ -101,39 +88,39 @@ class RunFolder:
         path = Path(root) / run_path(**names, seed=seed)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
-        found = read_checked(path / SETTINGS)
+        found = read_checked(path / File.SETTINGS)
         if found is None:
             if execution is not None:  # first, so that every run can be resumed in the way it was started
-                write_json(path / EXECUTION, execution)
-            write_json(path / SETTINGS, header)
+                write_json(path / File.EXECUTION, execution)
+            write_json(path / File.SETTINGS, header)
         elif json.dumps(found, sort_keys=True) != json.dumps(header, sort_keys=True):  # 1 is not true
             raise RunError(
-                f"{path} contains a run with different settings. Was its {SETTINGS} edited? "
+                f"{path} contains a run with different settings. Was its {File.SETTINGS} edited? "
                 "Move the folder away to start the run again."
             )
-        if not (path / ENVIRONMENT).exists():
-            write_json(path / ENVIRONMENT, environment(settings=header["settings"]))
+        if not (path / File.ENVIRONMENT).exists():
+            write_json(path / File.ENVIRONMENT, environment(settings=header["settings"]))
         return cls(path, header, new=found is None)
 
     @classmethod
     def find(cls, root: Path, settings: Settings, seed: int) -> "RunFolder | None":
         """The folder that `create` would find, or None if it would make one."""
         path = Path(root) / run_path(settings.benchmark, settings.method, settings.digest, seed)
-        return cls.open(path) if (path / SETTINGS).is_file() else None
+        return cls.open(path) if (path / File.SETTINGS).is_file() else None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """The run in an existing folder; RunError if there is none, or if its settings.json is not valid."""
         path = Path(path)
-        header = read_checked(path / SETTINGS) if path.is_dir() else None
+        header = read_checked(path / File.SETTINGS) if path.is_dir() else None
         if header is None:
             hint = "A run's folder is called seed<k>."
-            if below := min(path.rglob(f"seed*/{SETTINGS}"), default=None):
+            if below := min(path.rglob(f"seed*/{File.SETTINGS}"), default=None):
                 hint = f"It contains runs, such as {below.parent}."
-            raise RunError(f"{path} is not a run: it has no {SETTINGS}. {hint}")
+            raise RunError(f"{path} is not a run: it has no {File.SETTINGS}. {hint}")
         for name in ("benchmark", "method"):
             if (other := header["settings"].get(name, header[name])) != header[name]:
-                raise RunError(f"{path / SETTINGS}: {name} is {header[name]!r}, but {other!r} among the settings.")
+                raise RunError(f"{path / File.SETTINGS}: {name} is {header[name]!r}, but {other!r} among the settings.")
         return cls(path, header)
 
     @contextmanager
@@ -143,7 +130,7 @@ class RunFolder:
         By default it waits for a moment, since `remnant report --watch` takes the lock for an instant to see what is under
         way. Removes what dead ones left. The operating system drops the lock when its process ends, however it ends.
         """
-        path = self.path / LOCK
+        path = self.path / File.LOCK
         lock = FileLock(path)
         with explained(path):
             if not self.path.exists():  # some releases of filelock would create it
@@ -169,25 +156,25 @@ class RunFolder:
             lock.release()
 
     read = read_contents
-    ranks, save_ranks = _json_file(RANKS)  # {layer: [directions added by each task]}
-    drift, save_drift = _json_file(DRIFT)  # {layer: {"edges": [n + 1 numbers], "counts": [n numbers]}}
-    result, save_result = _json_file(RESULT)  # written last: it marks the run as finished
-    environment, save_environment = _json_file(ENVIRONMENT)
-    execution, save_execution = _json_file(EXECUTION)  # how the run is carried out: no setting, but resuming needs it
+    ranks, save_ranks = _json_file(File.RANKS)
+    drift, save_drift = _json_file(File.DRIFT)
+    result, save_result = _json_file(File.RESULT)
+    environment, save_environment = _json_file(File.ENVIRONMENT)
+    execution, save_execution = _json_file(File.EXECUTION)
 
     def save_matrix(self, matrix: AccuracyMatrix) -> None:
-        write(self.path / ACCURACY, matrix.to_csv().encode())
+        write(self.path / File.ACCURACY, matrix.to_csv().encode())
 
     def matrix(self) -> AccuracyMatrix | None:
-        data = read(self.path / ACCURACY)
+        data = read(self.path / File.ACCURACY)
         try:
             return None if data is None else AccuracyMatrix.from_csv(data.decode())
         except ValueError as error:
-            raise damaged(self.path / ACCURACY, error) from error
+            raise damaged(self.path / File.ACCURACY, error) from error
 
     def record(self, **numbers: Any) -> None:
         """Appends a line to metrics.jsonl, and removes an incomplete line before it. If it fails, nothing is added."""
-        path, data = self.path / METRICS, to_json(numbers)
+        path, data = self.path / File.METRICS, to_json(numbers)
         with explained(path), path.open("a+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(end - 1, 0))
@@ -202,14 +189,14 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, except those that are cut short or hold something else."""
-        return read_lines(self.path / METRICS)
+        return read_lines(self.path / File.METRICS)
 
     def truncate_metrics(self, last: tuple[int, int] = (0, 0)) -> int:
         """Keeps the lines up to the `last` task and epoch, as a checkpoint needs them; returns their number."""
         kept = list(takewhile(lambda line: (line["task"], line["epoch"]) <= last, self.metrics()))
         data = b"".join(map(to_json, kept))
-        if data != (read(self.path / METRICS) or b""):
-            write(self.path / METRICS, data)
+        if data != (read(self.path / File.METRICS) or b""):
+            write(self.path / File.METRICS, data)
         return len(kept)
 
     def save_checkpoint(
@@ -223,7 +210,7 @@ class RunFolder:
             self.save_matrix(matrix)
         if ranks:
             self.save_ranks(ranks)
-        metrics = self.path / METRICS
+        metrics = self.path / File.METRICS
         if metrics.exists():  # the lines before a checkpoint must survive whenever it does
             with explained(metrics), metrics.open("rb") as file:
                 os.fsync(file.fileno())
@@ -266,7 +253,12 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return (self.path / RESULT).is_file()
+        return (self.path / File.RESULT).is_file()
+
+    @property
+    def moved(self) -> bool:
+        """Whether it is elsewhere than `create` puts it."""
+        return not self.path.resolve().match(str(self.relative_path))
 
     @property
     def begun(self) -> bool:
@@ -277,7 +269,7 @@ class RunFolder:
         """Removes a run that never began, and the folders above it if they are empty. Requires the lock."""
         with suppress(OSError):
             # The settings go first: without them the folder is not a run.
-            for name in (SETTINGS, EXECUTION, ENVIRONMENT, METRICS, LOCK):
+            for name in (File.SETTINGS, File.EXECUTION, File.ENVIRONMENT, File.METRICS, File.LOCK):
                 (self.path / name).unlink(missing_ok=True)
             for folder in (self.path, *self.path.parents[: len(self.relative_path.parts) - 1]):
                 folder.rmdir()  # fails, and ends the loop, if there is something else in it

@@ -24,7 +24,7 @@ from remnant.errors import RunError
 from remnant.files import fingerprint
 from remnant.registry import IN_FILE, UnknownNameError, file_of
 
-from .contents import RESULT
+from .contents import File
 
 if TYPE_CHECKING:
     from .folder import RunFolder
@@ -76,7 +76,7 @@ def note_code(folder: RunFolder, device: torch.device) -> str:
 
 def finished_before(folder: RunFolder) -> str:
     """A note about a result that is only shown: when it was made, and by which code."""
-    when = datetime.fromtimestamp((folder.path / RESULT).stat().st_mtime)
+    when = datetime.fromtimestamp((folder.path / File.RESULT).stat().st_mtime)
     last = _environment(folder)
     code = " after ".join(_code(each) for each in (last, *last.get("before", [])))
     return f"already finished ({when:%Y-%m-%d %H:%M}, {code}); remove {folder.path} to run it again"
