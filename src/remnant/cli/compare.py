@@ -9,8 +9,7 @@ from typer import Argument, Option
 
 from remnant.errors import UserError
 
-from .app import app, err, print_error, print_text
-from .tables import print_rows
+from .app import app, err, print_error, print_rows, print_text
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Typer
 
-from .app import err, print_error, print_text
-from .tables import print_rows
+from .app import err, print_error, print_rows, print_text
 
 data = Typer(help="List, download and add datasets.", no_args_is_help=True)
 

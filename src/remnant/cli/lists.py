@@ -10,8 +10,7 @@ import typer
 from remnant.errors import UserError
 from remnant.registry import Registry
 
-from .app import print_text
-from .tables import print_rows
+from .app import print_rows, print_text
 
 listing = typer.Typer(help="List methods, benchmarks, models and settings.", invoke_without_command=True)
 

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from .app import app, err, print_error, print_text
+from .app import app, err, print_error, print_rows, print_text
 from .runs import Device, On, Parallel, Quiet, Root, Seeds, for_each, parse_seeds
-from .tables import print_rows
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan

@@ -6,9 +6,8 @@ from remnant.errors import RunError
 from remnant.evaluation import Spread
 from remnant.experiments.execute import Plan, Search, finished_runs
 
-from .app import print_text
+from .app import print_rows, print_text
 from .progress import run_plans
-from .tables import print_rows
 
 SHOWN = 10
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from .app import app, print_text
-from .tables import print_rows
+from .app import app, print_rows, print_text
 
 Run = Annotated[Path, Argument(help="A run folder, or a folder with one run in it.")]
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
@@ -70,9 +69,11 @@ SHAPES: dict[str, Shape] = {
     File.RANKS: {"*": [COUNT]},
     File.DRIFT: {"*": {"edges": [NUMBER], "counts": [AMOUNT]}},
     File.RESULT: {
-        **{"acc": FRACTION, "bwt?": or_none(CHANGE), "learning_accuracy?": or_none(FRACTION)},
-        **{"validation_acc?": or_none(FRACTION), "validation_bwt?": or_none(CHANGE)},
-        **{"seconds": {"*": AMOUNT}, "capacity?": or_none(AMOUNT), "memory_bytes?": or_none(AMOUNT)},
+        "acc": FRACTION,
+        "seconds": {"*": AMOUNT},
+        **dict.fromkeys(("learning_accuracy?", "validation_acc?"), or_none(FRACTION)),
+        **dict.fromkeys(("bwt?", "validation_bwt?"), or_none(CHANGE)),
+        **dict.fromkeys(("capacity?", "memory_bytes?"), or_none(AMOUNT)),
     },
 }
 CHECKPOINT_SHAPE: Shape = {
@@ -164,17 +165,6 @@ def read_checked(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise damaged(path, error) from error
     return content
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that are complete and have their shape."""
-    lines = []
-    for text in (read(path) or b"").splitlines(keepends=True):
-        with suppress(ValueError):
-            check(line := parse_json(text), SHAPES[File.METRICS])
-            if text.endswith(b"\n"):
-                lines.append(line)
-    return lines
 
 
 def read_contents(folder: RunFolder) -> RunContents:

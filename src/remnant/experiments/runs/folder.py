@@ -16,11 +16,11 @@ from filelock import FileLock, Timeout
 
 from remnant.errors import RunError
 from remnant.evaluation import AccuracyMatrix
-from remnant.files import damaged, explained, read, remove_stale, to_json, write, write_all, write_json
+from remnant.files import damaged, explained, parse_json, read, remove_stale, to_json, write, write_all, write_json
 from remnant.memory import codec
 
 from ..settings import Settings
-from .contents import File, read_checked, read_contents, read_lines
+from .contents import SHAPES, File, check, read_checked, read_contents
 from .provenance import environment
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
@@ -189,7 +189,13 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, except those that are cut short or hold something else."""
-        return read_lines(self.path / File.METRICS)
+        lines = []
+        for text in (read(self.path / File.METRICS) or b"").splitlines(keepends=True):
+            with suppress(ValueError):
+                check(line := parse_json(text), SHAPES[File.METRICS])
+                if text.endswith(b"\n"):
+                    lines.append(line)
+        return lines
 
     def truncate_metrics(self, last: tuple[int, int] = (0, 0)) -> int:
         """Keeps the lines up to the `last` task and epoch, as a checkpoint needs them; returns their number."""
