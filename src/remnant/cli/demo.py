@@ -21,15 +21,13 @@ PICTURE = Path("demo.png")
 def run_demo() -> None:
     """Runs the three methods, prints their accuracies, and draws them to demo.png."""
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as root:
-        found = {}
-        for method, title in TITLES.items():
+    matrices: dict[str, AccuracyMatrix] = {}
+    for method, title in TITLES.items():
+        with tempfile.TemporaryDirectory() as root:
             plan = Plan(resolve("permuted-digits", method), (0,), Path(root), device="cpu")
             with show_progress(err, quiet=not err.is_terminal, title=title) as watch:
                 (folder,) = run(plan, watch)
-            found[title] = folder.read()
-    matrices: dict[str, AccuracyMatrix] = {}
-    for title, contents in found.items():
+            contents = folder.read()
         assert contents.matrix is not None
         assert contents.result is not None
         out.print()

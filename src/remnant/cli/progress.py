@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import isnan
@@ -22,7 +22,6 @@ from remnant.experiments.settings import recipe, resolve
 from .app import err, print_failure, print_text
 from .log import log_to
 
-NO_LOG: AbstractContextManager[None] = nullcontext()
 COLUMNS = ("task", "epoch", "loss", "accuracy", "steps/s", "left")
 
 
@@ -110,8 +109,10 @@ def run_plans(title: str, plans: Mapping[str, Plan], quiet: bool, log: str = "",
     """
     with ExitStack() as stack:
         watch = stack.enter_context(show_progress(err, quiet=quiet, title=title))
-        logs = [stack.enter_context(log_to(log, plan, quiet) if log else NO_LOG) for plan in plans.values()]
-        watchers = [partial(watch, name=name, log=write) for name, write in zip(plans, logs, strict=True)]
+        watchers = [
+            partial(watch, name=name, log=stack.enter_context(log_to(log, plan, quiet)) if log else None)
+            for name, plan in plans.items()
+        ]
         outcomes = run_together(list(plans.values()), watchers)
     for (name, plan), folders in zip(plans.items(), outcomes, strict=True):
         if isinstance(folders, Exception):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,19 +79,36 @@ def test_seeds_are_spread_over_the_gpus_side_by_side(tmp_path: Path) -> None:
     assert packs(tmp_path / "a", seeds=range(5)) == []  # all are finished
 
 
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 3))
+class Imagined:
+    """A plan without files: its folders are only their seeds, and are finished once a job has them."""
+
+    on = "here"
+
+    def __init__(self, seeds: int, parallel: int) -> None:
+        self.seeds, self.parallel = range(seeds), parallel
+
+    def folder(self, seed: int) -> Any:
+        return SimpleNamespace(seed=seed, plan=self, finished=False)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 5), st.integers(0, 3))
 def test_every_seed_is_in_one_job_and_no_job_is_larger_than_asked(seeds: list[int], gpus: int, parallel: int) -> None:
-    owners = [object() for _ in seeds]
-    jobs: Any = {Job("plan", [(n, k)]): owner for n, owner in enumerate(owners) for k in range(seeds[n])}  # type: ignore
-    for owner in owners:
-        owner_plan = type("Work", (), {"plan": owner})()
-        jobs = {job: owner_plan if each is owner else each for job, each in jobs.items()}
-    packed = launch._packed(jobs, gpus, parallel)
-    assert sorted(folder for job in packed for folder in job.folders) == sorted(job.folders[0] for job in jobs)
-    limit = parallel or -(-len(jobs) // gpus)
-    for job, work in packed.items():
-        assert 0 < len(job.folders) <= limit
-        assert {jobs[first] for first in jobs if first.folders[0] in job.folders} == {work}
+    jobs: list[Job] = []
+
+    def take(given: Sequence[Job], report: Any) -> None:
+        jobs.extend(given)
+        for job in given:
+            for folder in job.folders:
+                folder.finished = True  # type: ignore[misc]
+
+    plans: Any = [Imagined(count, parallel) for count in seeds]
+    place: Any = SimpleNamespace(gpus=gpus, run=take)
+    outcomes = run_together(plans, [ignore] * len(plans), place)
+    taken = [folder for job in jobs for folder in job.folders]
+    assert sorted(map(id, taken)) == sorted(id(folder) for folders in outcomes for folder in folders)  # type: ignore
+    for job in jobs:
+        assert 0 < len(job.folders) <= ((parallel or -(-sum(seeds) // gpus)) if gpus else 1)
+        assert all(folder.plan is job.plan for folder in job.folders)  # type: ignore[attr-defined]
 
 
 def test_a_machine_with_two_gpus_starts_a_process_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

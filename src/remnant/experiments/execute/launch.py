@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -209,10 +209,14 @@ def run_together(
                     each.watch(Progress(seed, note=finished_before(folder)))
         except Exception as error:
             each.errors.append(error)
-    ready = [each for each in work if not each.errors]
-    jobs = {Job(each.plan, [folder]): each for each in ready for folder in each.folders if not folder.finished}
-    if gpus := place.gpus if place else sum(device.type == "cuda" for device in devices):
-        jobs = _packed(jobs, gpus, first.parallel)
+    todo = {each: [folder for folder in each.folders if not folder.finished] for each in work if not each.errors}
+    gpus = place.gpus if place else sum(device.type == "cuda" for device in devices)
+    # A core takes one seed at a time. A GPU takes several side by side, so many that all GPUs are in use.
+    size = (first.parallel or math.ceil(sum(map(len, todo.values())) / gpus) or 1) if gpus else 1
+    jobs: dict[Job, _Work] = {}
+    for each, folders in todo.items():
+        parts = math.ceil(len(folders) / size)
+        jobs |= {Job(each.plan, folders[part::parts]): each for part in range(parts)}
     workers = devices if gpus else devices * (first.parallel or os.cpu_count() or 1)
     if min(len(jobs), len(workers)) > 1:
         place = Processes(workers)
@@ -225,16 +229,6 @@ def run_together(
             each.errors.append(error)
     complete = [not each.errors and all(folder.finished for folder in each.folders) for each in work]
     return [each.folders if done else _failure(each) for each, done in zip(work, complete, strict=True)]
-
-
-def _packed(jobs: Mapping[Job, _Work], gpus: int, parallel: int) -> dict[Job, _Work]:
-    """Joins jobs of the same plan, so that all GPUs are in use and each takes about as many seeds side by side."""
-    size = parallel or math.ceil(len(jobs) / gpus)
-    seeds: dict[_Work, list[RunFolder]] = {}
-    for job, each in jobs.items():
-        seeds.setdefault(each, []).extend(job.folders)
-    parts = {each: math.ceil(len(folders) / size) for each, folders in seeds.items()}
-    return {Job(each.plan, seeds[each][k :: parts[each]]): each for each in seeds for k in range(parts[each])}
 
 
 def _receive(work: _Work, message: Progress | Exception) -> None:
