@@ -1,6 +1,7 @@
 """Finds interrupted runs, and plans that continue them in the way they were started."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,31 +29,30 @@ def unfinished(
     if not found and not problems:
         raise RunError(f"{path} contains no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")
     changed = {name: value for name, value in execution.items() if value is not None}
-    groups: dict[tuple[Any, ...], list[RunFolder]] = {}
+    plans: dict[tuple[Any, ...], Plan] = {}
     for folder in found:
         try:
             if folder.finished:
                 folder.clear_checkpoints()  # a kill right after the result leaves them
-            else:
-                how = {**(folder.execution() or {}), **changed}
-                options = tuple((name, how[name]) for name in EXECUTION if name in how)
-                group = _root(folder), _settings(folder).digest, options
-                for file in doubtful_files(folder):
-                    reason = (
-                        f"{folder.path} would run {file}, which was not recorded at the start or is in the run's folder"
-                    )
-                    if not trust(reason):
-                        raise RunError(f"{reason}. Read the file; if you trust it, resume with --trust.")
-                groups.setdefault(group, []).append(folder)
+                continue
+            how = {**(folder.execution() or {}), **changed}
+            options = {name: how[name] for name in EXECUTION if name in how}
+            plan = Plan(_settings(folder), (folder.seed,), _root(folder), device, parallel, on=on, **options)
+            _check_trust(folder, trust)
         except RunError as error:
             problems.append(str(error))
-    plans = [
-        Plan(
-            _settings(runs[0]), tuple(sorted(run.seed for run in runs)), root, device, parallel, on=on, **dict(options)
-        )
-        for (root, _, options), runs in groups.items()
-    ]
-    return plans, problems
+            continue
+        key = plan.root, folder.digest, *plan.execution.values()
+        seeds = plans[key].seeds if key in plans else ()
+        plans[key] = replace(plan, seeds=(*seeds, folder.seed))
+    return list(plans.values()), problems
+
+
+def _check_trust(folder: RunFolder, trust: Callable[[str], bool]) -> None:
+    for file in doubtful_files(folder):
+        reason = f"{folder.path} would run {file}, which was not recorded at the start or is in the run's folder"
+        if not trust(reason):
+            raise RunError(f"{reason}. Read the file; if you trust it, resume with --trust.")
 
 
 def _settings(folder: RunFolder) -> Settings:
