@@ -39,49 +39,16 @@ from .space import SPACE
 from .trgp import TRGP
 from .wsn import WSN
 
-_BUILT_IN = (
-    GradientProjection,
-    SGP,
-    TRGP,
-    DFGPM,
-    DFSGP,
-    DFTRGP,
-    CUBER,
-    FSDGPM,
-    AdamNSCL,
-    API,
-    ROGO,
-    DFROGO,
-    CodeCL,
-    WSN,
-    Recall,
-    Finetune,
-    Multitask,
-    SingleTask,
-    EWC,
-    SI,
-    MAS,
-    HAT,
-    GEM,
-    AGEM,
-    MEGA1,
-    MEGA2,
-    MER,
-    ICaRL,
-    ER,
-    OGD,
-    OWM,
-    APD,
-    PGN,
-    DEN,
-    RCL,
-    Analytic,
-    PackNet,
-    DGR,
-    DGDMN,
-    SPACE,
+_FAMILIES = (
+    (GradientProjection, SGP, TRGP, CUBER, FSDGPM, AdamNSCL, API, ROGO, CodeCL, OGD, OWM, Recall),  # project steps
+    (DFGPM, DFSGP, DFTRGP, DFROGO),  # project steps towards flat minima
+    (EWC, SI, MAS),  # tie important weights to old values
+    (GEM, AGEM, MEGA1, MEGA2, MER, ER, ICaRL, DGR, DGDMN),  # replay old or generated examples
+    (WSN, PackNet, HAT, SPACE),  # give each task a part of the network
+    (APD, PGN, DEN, RCL),  # grow the network
+    (Finetune, Multitask, SingleTask, Analytic),  # references
 )
 METHODS: Registry[type[Method]] = Registry("method", "remnant.methods")
-METHODS.update({method.name: method for method in _BUILT_IN})
+METHODS.update({method.name: method for family in _FAMILIES for method in family})
 
 __all__ = ["METHODS", "OPTIMIZERS", "Method"]
