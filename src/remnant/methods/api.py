@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from remnant.data import Split, Stream, Task
 from remnant.memory import task_inputs
 from remnant.models import Network
 from remnant.options import Positive, number
 
-from .gpm import Forward, GradientProjection
+from .gpm import Forward
 from .parts.gradients import TINY
+from .parts.look_ahead import LookAhead
 from .parts.scaled import ScaledLayer
 
 
-class API(GradientProjection):
+class API(LookAhead):
     """Steps as GPM does, with weights [W | V] for the inputs [h | B·h]. V starts at 0 and is protected like W.
 
     Before a task, the share ‖projected g‖/‖g‖ of the gradient on `measure_samples` examples is measured in each layer. Where
@@ -34,7 +34,6 @@ class API(GradientProjection):
 
     name = "api"
     modules: dict[str, Any]
-    tasks: Sequence[Task]
     widths: dict[str, list[int]]  # layer → rows of B that each task uses
 
     def __init__(
@@ -56,8 +55,7 @@ class API(GradientProjection):
             _add_inputs(module, room)
         super().__init__(network, **options)
         self.widen, self.aim, self.room, self.measure_samples = widen, aim, room, measure_samples
-        self.modules, self.tasks = modules, ()
-        self.layers = {name: layer for name, module in modules.items() if (layer := ScaledLayer.of(module)) is not None}
+        self.modules, self.layers = modules, ScaledLayer.among(network, modules)
         like = network.example
         # Part of the network, so that early stopping restores B too.
         rows = [nn.Parameter(like.new_zeros(room, size)) for size in sizes.values()]
@@ -71,10 +69,6 @@ class API(GradientProjection):
 
     def use_optimizer(self, name: str, **options: Any) -> None:
         raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
-
-    def curriculum(self, stream: Stream) -> Sequence[Task]:
-        self.tasks = stream.tasks  # a task's examples are looked at before its first step
-        return super().curriculum(stream)
 
     def widened(self, name: str, x: Tensor) -> Tensor:
         """Returns [x | B·x], with the rows of B that the task at hand uses, and 0 for the others."""
@@ -111,17 +105,14 @@ class API(GradientProjection):
 
     def measured(self, task: int) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Returns what the memory leaves of each layer's first gradient, and the directions of its inputs as rows."""
-        train = self.tasks[task].train.to(self.device)
-        some = torch.randperm(len(train), device=self.device)[: self.measure_samples]
-        x, y = train.x[some], train.y[some]
+        x, y = self.random_examples(self.tasks[task].train, self.measure_samples)
         inputs = {each.layer: each.gram for each in task_inputs(self.memory, [x], forward=self.forward(task))}
         self.network.eval()
         whole = super().gradients(self.loss(x, y))
         shares = {}
         for name, layer in self.layers.items():
-            g = layer.matrix([whole[p] for p in layer.parameters])
-            subspace: Any = self.memory.subspaces[name]
-            shares[name] = float(subspace.remove(g).norm() / g.norm().clamp(min=TINY))
+            g = layer.gradient(whole)
+            shares[name] = float(self.subspace(name).remove(g).norm() / g.norm().clamp(min=TINY))
         return shares, {name: self.strongest(name, inputs[name]) for name in self.modules}
 
     def strongest(self, name: str, gram: Tensor) -> Tensor:
@@ -146,9 +137,6 @@ class API(GradientProjection):
             return network(x, task)
 
         return run
-
-    def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
-        super().finish(task, train, forward or self.forward(task))
 
     logits_recordable = True
 

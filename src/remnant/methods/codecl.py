@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from remnant.memory import TaskInputs, grow_by, task_inputs
+from remnant.memory import TaskInputs, grow_by, parse_threshold, task_inputs
 from remnant.models import Network
 from remnant.options import Positive, Share, choice, number, per_layer, threshold, whole
 
@@ -51,7 +51,7 @@ class CodeCL(OwnScales):
         options: dict[str, Any] = {"samples": samples, "layer_samples": layer_samples, "task_norms": task_norms}
         super().__init__(network, threshold=threshold, label_smoothing=label_smoothing, lr=lr, **options)
         self.aperture, self.floor, self.free, self.alike = aperture, floor, free, alike
-        self.random_start = random_start
+        self.random_start, self.energy_share = random_start, parse_threshold(threshold, self.memory.subspaces).of
         self.keep("freed", {}, per_step=False)
         grow_by(self.memory, self.join)
 
@@ -80,11 +80,9 @@ class CodeCL(OwnScales):
 
     def shared_directions(self, task: int) -> dict[str, Tensor]:
         """Returns U of the layers in which the task's inputs are like those of the earlier tasks."""
-        train = self.tasks[task].train.to(self.device)
-        some = torch.randperm(len(train), device=self.device)[: self.samples]
-        how: dict[str, Any] = {"layer_samples": self.layer_samples, "forward": self.forward(task)}
+        x, _ = self.random_examples(self.tasks[task].train, self.samples)
         found = {}
-        for inputs in task_inputs(self.memory, [train.x[some]], **how):
+        for inputs in task_inputs(self.memory, [x], layer_samples=self.layer_samples, forward=self.forward(task)):
             if inputs.layer in self.layers and 0 < self.free < inputs.subspace.capacity and inputs.subspace.rank:
                 values, vectors = eigenpairs(self.odds_of(inputs, self.energy_share(inputs.layer, task)))
                 kept = values >= self.floor
@@ -102,7 +100,7 @@ class CodeCL(OwnScales):
         found = {}
         for name, U in self.freed.get(str(task), {}).items():
             layer = self.layers[name]
-            found[layer] = Scaling(U, layer.matrix(layer.parameters) @ U, [self.scales[scale_name(task, name)]])
+            found[layer] = Scaling(U, layer.weights @ U, [self.scales[scale_name(task, name)]])
         return found
 
     def projected(self, loss: Callable[[], Tensor], rows: int) -> tuple[Tensor, dict[Tensor, Tensor]]:

@@ -11,8 +11,8 @@ from remnant.models import Network
 from remnant.options import number
 
 from .gpm import Forward
+from .parts.gradients import TINY
 from .parts.scaled import ScaledLayer, Scaling
-from .parts.sharpness import TINY
 from .trgp import TRGP, Trusted
 
 
@@ -63,12 +63,15 @@ class CUBER(TRGP):
         trusted = super().trusted_tasks(task, gradients)
         self.open, self.before = {}, {}
         for name, tasks in trusted.items():
-            G = torch.stack([self.last[str(old)][name].flatten() for old in tasks])
-            opened = self.agree(G / G.norm(dim=1, keepdim=True).clamp(min=TINY), gradients[name])
+            opened = self.agree(self.last_directions(name, tasks), gradients[name])
             if bool(opened.any()):
-                self.open[name] = opened
-                self.before[name] = self.layers[name].matrix(self.layers[name].parameters).detach()
+                self.open[name], self.before[name] = opened, self.layers[name].weights.detach()
         return trusted
+
+    def last_directions(self, name: str, tasks: list[int]) -> Tensor:
+        """Returns G_j/‖G_j‖ of a layer, one row for each of the tasks."""
+        G = torch.stack([self.last[str(old)][name].flatten() for old in tasks])
+        return G / G.norm(dim=1, keepdim=True).clamp(min=TINY)
 
     def agree(self, agreed: Tensor, g: Tensor) -> Tensor:
         """Returns 1 for each task with ⟨G_j, g⟩ above `agreement`·‖G_j‖·‖g‖, and 0 for the others."""
@@ -80,23 +83,20 @@ class CUBER(TRGP):
         self.gates = {name: self.gate(name) for name in vars(self).get("open", {})}
 
     def gate(self, name: str) -> Gate:
-        subspace: Any = self.memory.subspaces[name]
-        M = subspace.basis.to(self.layers[name].view.weight)
+        M = self.basis(name)
         uses = M.new_zeros(self.task, M.shape[1])
         for old in range(self.task):
             uses[old, self.chosen[str(old)][name]] = 1
         tasks = self.trusted[str(self.task)][name]
         others = [old for old in range(self.task) if old not in tasks]
         always = uses[others].amax(0) if others else M.new_zeros(M.shape[1])
-        G = torch.stack([self.last[str(old)][name].flatten() for old in tasks])
-        return Gate(self.layers[name], M, always, uses[tasks], G / G.norm(dim=1, keepdim=True).clamp(min=TINY))
+        return Gate(self.layers[name], M, always, uses[tasks], self.last_directions(name, tasks))
 
     def scalings(self, task: int) -> dict[ScaledLayer, Scaling]:
         """W·B_j still changes in layers that are open."""
         scalings, live = super().scalings(task), {gate.layer for gate in self.gates.values() if task == self.task}
         return {
-            layer: s._replace(image=layer.matrix(layer.parameters) @ s.basis) if layer in live else s
-            for layer, s in scalings.items()
+            layer: s._replace(image=layer.weights @ s.basis) if layer in live else s for layer, s in scalings.items()
         }
 
     def projected(self, loss: Callable[[], Tensor], rows: int) -> tuple[Tensor, dict[Tensor, Tensor]]:
@@ -104,13 +104,10 @@ class CUBER(TRGP):
             return super().projected(loss, rows)
         value = loss()
         gradients = self.gradients(value)
-        whole = {
-            name: gate.layer.matrix([gradients[p] for p in gate.layer.parameters]) for name, gate in self.gates.items()
-        }
+        whole = {name: gate.layer.gradient(gradients) for name, gate in self.gates.items()}
         gradients = self.projector.project(gradients)
         for name, gate in self.gates.items():
-            change = self.opened(name, gate, whole[name])
-            for p, part in zip(gate.layer.parameters, gate.layer.tensors(change), strict=True):
+            for p, part in gate.layer.by_parameter(self.opened(name, gate, whole[name])).items():
                 gradients[p] = gradients[p] + part
         return value.detach(), gradients
 
@@ -119,7 +116,7 @@ class CUBER(TRGP):
         """Closes the tasks that no longer agree. Returns the gradient inside what is left open, and the pull's."""
         is_open = self.open[name].mul_(self.agree(gate.agreed, g))
         closed = torch.maximum(gate.always, (gate.members * (1 - is_open)[:, None]).amax(0))
-        moved = ((gate.layer.matrix(gate.layer.parameters) - self.before[name]) @ gate.M) * gate.members[:, None]
+        moved = ((gate.layer.weights - self.before[name]) @ gate.M) * gate.members[:, None]
         lengths = moved.norm(dim=(1, 2)).clamp(min=TINY)
         pulled = ((self.pull * is_open / lengths)[:, None, None] * moved).sum(0)
         inside: Tensor = (g @ gate.M + pulled) * (1 - closed)
@@ -134,7 +131,7 @@ class CUBER(TRGP):
             parameter.copy_(value)
 
     def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
-        self.last[str(task)] = self.gradients_of(train)
+        self.last[str(task)] = self.gradients_on(train)
         if self.gates:
             self.projector.begin_task()  # W·M has changed where tasks were open
         super().finish(task, train, forward)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.memory import GPM, RANK_RULES, StepProjector, by_layer, is_norm
+from remnant.memory import GPM, RANK_RULES, StepProjector, Subspace, by_layer, is_norm
 from remnant.models import Network
 from remnant.options import Positive, Share, choice, per_layer, threshold, whole
 
@@ -29,7 +29,7 @@ class GradientProjection(Method):
     """
 
     name = "gpm"
-    ordered = False  # whether the memory keeps the order in which directions were added
+    ordered = False  # whether the memory stores what `GPM.recall` needs
     soft: float | None = None  # α of SGP
     memory: GPM
 
@@ -105,6 +105,16 @@ class GradientProjection(Method):
         norms = {name: norm for name, norm in self.network.named_modules() if is_norm(norm)}
         tensors = {f"{name}.{key}": value for name, norm in norms.items() for key, value in norm.state_dict().items()}
         self.own_tensors[str(task)] = {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def subspace(self, layer: str) -> Subspace:
+        """Returns the subspace of a layer that has no groups."""
+        subspace = self.memory.subspaces[layer]
+        assert isinstance(subspace, Subspace)
+        return subspace
+
+    def basis(self, layer: str) -> Tensor:
+        """Returns M of a layer that has no groups, in the network's dtype."""
+        return self.subspace(layer).basis.to(next(self.network.parameters()))
 
     @property
     def nbytes(self) -> int:

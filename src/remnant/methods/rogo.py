@@ -59,11 +59,6 @@ class ROGO(OwnScales):
         self.keep("relaxations", 0)
         self.refresh()
 
-    def basis(self, layer: str) -> Tensor:
-        subspace: Any = self.memory.subspaces[layer]
-        basis: Tensor = subspace.basis.to(self.layers[layer].view.weight)
-        return basis
-
     def start(self, task: int) -> None:
         self.relaxations = 0
         ranks = {name: self.basis(name).shape[1] for name in self.layers}
@@ -99,9 +94,8 @@ class ROGO(OwnScales):
 
     def relax(self) -> None:
         """S gains the directions of the memory that the task uses."""
-        train = self.tasks[self.task].train.to(self.device)
-        some = torch.randperm(len(train), device=self.device)[: self.relax_samples]
-        for name, gram in self.grams(train.x[some], train.y[some]).items():
+        some = self.random_examples(self.tasks[self.task].train, self.relax_samples)
+        for name, gram in self.grams(*some).items():
             energies, vectors = torch.linalg.eigh(gram)
             energies, vectors = energies.flip(0), vectors.flip(1)
             count = int((energies.cumsum(0) < self.relax_energy[name] * energies.sum()).sum()) + 1
@@ -115,19 +109,15 @@ class ROGO(OwnScales):
             return {inputs.layer: inputs.gram for inputs in found if inputs.layer in self.relaxed}
         self.network.eval()
         gradients = super().gradients(self.loss(x, y))
-        matrices = {
-            name: self.layers[name].matrix([gradients[p] for p in self.layers[name].parameters])
-            for name in self.relaxed
-        }
+        matrices = {name: self.layers[name].gradient(gradients) for name in self.relaxed}
         return {name: (g.mT @ g).double() for name, g in matrices.items()}
 
     @torch.no_grad()
     def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
         super().finish(task, train, forward)
         for name, scaling in self.scaling.items():
-            layer = self.layers[name]
             change = scaling.multiplied(scaling.image) @ scaling.basis.mT
-            for parameter, part in zip(layer.parameters, layer.tensors(change), strict=True):
+            for parameter, part in self.layers[name].by_parameter(change).items():
                 parameter.add_(part)
             scaling.matrices[0].zero_()  # the memory may run the network of this task again
         self.relaxed, self.images = {}, {}

@@ -7,19 +7,18 @@ import torch
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.memory import RANK_RULES, TaskInputs
+from remnant.memory import RANK_RULES, TaskInputs, grow_by
 from remnant.models import Network
 from remnant.options import Positive, choice, number
 
 from .gpm import Forward
-from .parts.measured import Measured
 from .parts.own_scales import OwnScales, scale_name
 from .parts.scaled import ScaledLayer, Scaling
 
 Trusted = dict[str, list[int]]  # layer → tasks
 
 
-class TRGP(OwnScales, Measured):
+class TRGP(OwnScales):
     """Steps as GPM does, through weights W_eff = W + Σ_j W·B_j·(Q_j − I)·B_jᵀ. A task trains its own Q_j with W.
 
     Before a task, one gradient g on `trust_samples` examples decides per layer which old tasks j it trusts: at most `most`
@@ -33,7 +32,6 @@ class TRGP(OwnScales, Measured):
     """
 
     name = "trgp"
-    ordered = True
     trusted: dict[str, Trusted]  # by task
     chosen: dict[str, dict[str, Tensor]]  # task → layer → which directions of the memory are B_j
     images: dict[str, Tensor]  # layer → W·B of the task at hand
@@ -60,46 +58,45 @@ class TRGP(OwnScales, Measured):
         self.keep("trusted", {}, counted=False)
         self.keep("chosen", {}, per_step=False)
         self.keep("images", {}, per_step=False, counted=False)
+        for each in self.memory.subspaces.values():
+            for subspace in each if isinstance(each, list) else [each]:
+                subspace.ordered = True  # `chosen` holds the numbers of directions
+        grow_by(self.memory, self.grow)
         self.refresh()
 
     def start(self, task: int) -> None:
         self.task, self.own = task, {}
         known = self.chosen and self.tasks
-        self.trusted[str(task)] = self.trusted_tasks(task, self.gradients_of(self.tasks[task].train)) if known else {}
+        self.trusted[str(task)] = self.trusted_tasks(task, self.gradients_on(self.tasks[task].train)) if known else {}
         for layer, tasks in self.trusted[str(task)].items():
             for old in tasks:
                 self.scales.add(scale_name(task, layer, old), len(self.chosen[str(old)][layer]))
         self.images = self.images_of(task)
         super().start(task)
 
-    def gradients_of(self, train: Split) -> dict[str, Tensor]:
+    def gradients_on(self, train: Split) -> dict[str, Tensor]:
         """Returns the gradients of the scaled layers as matrices, on a few examples."""
-        train = train.to(self.device)
-        some = torch.randperm(len(train), device=self.device)[: self.trust_samples]
+        x, y = self.random_examples(train, self.trust_samples)
         self.network.eval()
-        loss = self.loss(train.x[some], train.y[some])
-        parameters = [p for layer in self.layers.values() for p in layer.parameters]
-        found = dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
-        return {name: layer.matrix([found[p] for p in layer.parameters]) for name, layer in self.layers.items()}
+        parameters: list[Tensor] = [p for layer in self.layers.values() for p in layer.parameters]
+        found = dict(zip(parameters, torch.autograd.grad(self.loss(x, y), parameters), strict=True))
+        return {name: layer.gradient(found) for name, layer in self.layers.items()}
 
     def trusted_tasks(self, task: int, gradients: dict[str, Tensor]) -> Trusted:
         """Returns the old tasks whose subspaces hold much of a first gradient, the strongest first."""
         candidates = [1] if task == 2 and self.third_trusts_second else range(task)
         trusted: Trusted = {}
         for name, g in gradients.items():
-            inside = {old: float((g @ self.basis([old], name)).norm()) for old in candidates}
+            inside = {old: float((g @ self.trusted_basis([old], name)).norm()) for old in candidates}
             best = sorted(inside, key=inside.__getitem__, reverse=True)[: self.most]
             trusted[name] = [old for old in best if inside[old] > self.trust * float(g.norm())]
         if self.first_layer_decides and not next(iter(trusted.values())):
             return {}
         return {name: tasks for name, tasks in trusted.items() if tasks}
 
-    def basis(self, tasks: Sequence[int], layer: str) -> Tensor:
+    def trusted_basis(self, tasks: Sequence[int], layer: str) -> Tensor:
         """Returns [B_j | …] of a layer for these tasks."""
-        subspace: Any = self.memory.subspaces[layer]
-        columns = torch.cat([self.chosen[str(task)][layer] for task in tasks])
-        basis: Tensor = subspace.basis[:, columns].to(self.layers[layer].view.weight)
-        return basis
+        return self.basis(layer)[:, torch.cat([self.chosen[str(task)][layer] for task in tasks])]
 
     def refresh(self) -> None:
         self.own = self._scalings(self.task, self.images)  # a captured step needs the same tensors every time
@@ -108,7 +105,7 @@ class TRGP(OwnScales, Measured):
     def images_of(self, task: int) -> dict[str, Tensor]:
         """Returns W·B of the layers that a task scales."""
         trusted = self.trusted.get(str(task), {})
-        return {name: self.layers[name].image(self.basis(tasks, name)) for name, tasks in trusted.items()}
+        return {name: self.layers[name].image(self.trusted_basis(tasks, name)) for name, tasks in trusted.items()}
 
     def scalings(self, task: int) -> dict[ScaledLayer, Scaling]:
         return self.own if task == self.task else self._scalings(task, self.images_of(task))
@@ -118,22 +115,24 @@ class TRGP(OwnScales, Measured):
         for name, image in images.items():
             tasks = self.trusted[str(task)][name]
             matrices = [self.scales[scale_name(task, name, old)] for old in tasks]
-            found[self.layers[name]] = Scaling(self.basis(tasks, name), image, matrices)
+            found[self.layers[name]] = Scaling(self.trusted_basis(tasks, name), image, matrices)
         return found
 
     def forward(self, task: int) -> Forward:
         return (lambda network, x: network(x, task)) if self.unscaled_inputs else super().forward(task)
 
-    def measured(self, task: int, inputs: TaskInputs, old: int) -> None:
-        """Chooses B_t: the fewest directions, strongest first, that hold the share ε of the energy."""
+    def grow(self, inputs: TaskInputs, threshold: float) -> None:
+        """Adds directions as GPM does, and chooses B_t: the fewest, strongest first, that hold the share ε of the energy."""
+        subspace = inputs.subspace
+        old = subspace.rank
+        subspace.grow(inputs.energy, threshold, self.rank_rule)
         along, order = inputs.along.sort(descending=True)
-        enough = self.energy_share(inputs.layer, task) * inputs.total
-        count = int((along.cumsum(0) < enough).sum()) + 1
-        self.chosen.setdefault(str(task), {})[inputs.layer] = order[:count].sort().values
-        if self.strongest_unprotected and task > 0 and old < len(along):
-            weights = inputs.subspace.weights
+        count = int((along.cumsum(0) < threshold * inputs.total).sum()) + 1
+        self.chosen.setdefault(str(self.task), {})[inputs.layer] = order[:count].sort().values
+        if self.strongest_unprotected and self.task > 0 and old < len(along):
+            weights = subspace.weights
             weights[old] = 0
-            inputs.subspace.weights = weights
+            subspace.weights = weights
 
     @property
     def nbytes(self) -> int:

@@ -2,22 +2,20 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from remnant.data import Split, Stream, Task
-from remnant.memory import parse_threshold
 from remnant.models import Network
 
-from ..gpm import Forward, GradientProjection
+from ..gpm import Forward
+from .look_ahead import LookAhead
 from .scaled import ScaledLayer, ScaleMatrices, Scaling, adding
 
 
-class OwnScales(GradientProjection):
+class OwnScales(LookAhead):
     """Each task computes with W + W·B·D·Bᵀ and trains its own D beside W. A subclass says which B a task has, in `scalings`.
 
     The layers to scale are given by patterns (`scaled`). Test examples need their task, which selects D, also where all tasks
@@ -26,26 +24,14 @@ class OwnScales(GradientProjection):
 
     def __init__(self, network: Network, *, scaled: Sequence[str] = ("*",), **options: Any) -> None:
         super().__init__(network, **options)
-        self.energy_share = parse_threshold(self.threshold, self.memory.subspaces).of
         chosen = [name for name in self.memory.subspaces if any(fnmatchcase(name, each) for each in scaled)]
-        modules = dict(network.named_modules())
-        found = {name: ScaledLayer.of(modules.get(name)) for name in chosen}
-        self.layers = {name: layer for name, layer in found.items() if layer is not None}
-        self.tasks: Sequence[Task] = ()
+        self.layers = ScaledLayer.among(network, chosen)
         self.base_size = sum(p.numel() for p in network.parameters())
         self.scales = network.scales = ScaleMatrices(network.example)
-
-    def curriculum(self, stream: Stream) -> Sequence[Task]:
-        self.tasks = stream.tasks  # a task's examples are looked at before its first step
-        return super().curriculum(stream)
 
     @abstractmethod
     def scalings(self, task: int) -> dict[ScaledLayer, Scaling]:
         """Returns how a task scales its layers."""
-
-    def scaled(self, task: int) -> AbstractContextManager[None]:
-        """Inside the block, the network has the weights of a task."""
-        return adding(self.scalings(task))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -54,18 +40,17 @@ class OwnScales(GradientProjection):
         return [p for p in super().parameters if p not in others]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        with self.scaled(self.task):
+        with adding(self.scalings(self.task)):
             return super().loss(x, y)
 
     logits_recordable = True
 
     def logits(self, x: Tensor, task: int) -> Tensor:
-        with self.scaled(task):
+        with adding(self.scalings(task)):
             return super().logits(x, task)
 
     @torch.no_grad()
     def forward(self, task: int) -> Forward:
-        """Returns the function that runs the network with the weights of a task."""
         own = self.scalings(task)
 
         def run(network: nn.Module, x: Tensor) -> object:
@@ -73,9 +58,6 @@ class OwnScales(GradientProjection):
                 return network(x, task)
 
         return run
-
-    def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
-        super().finish(task, train, forward or self.forward(task))
 
     @property
     def nbytes(self) -> int:

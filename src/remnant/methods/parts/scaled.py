@@ -4,7 +4,7 @@ B_j (n×k) are remembered directions, so W·B_j never changes, and Q_j (k×k) be
 stays as it is, whatever later tasks learn. Q_j is kept as D_j = Q_j − I, which starts at 0.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +49,13 @@ class ScaledLayer:
         (view,) = views_of(module) or []
         return cls(module, view, tuple(module.parameters()))
 
+    @classmethod
+    def among(cls, network: nn.Module, names: Iterable[str]) -> dict[str, "ScaledLayer"]:
+        """Returns those of the named modules that are plain linear layers or convolutions."""
+        modules = dict(network.named_modules())
+        found = {name: cls.of(modules.get(name)) for name in names}
+        return {name: layer for name, layer in found.items() if layer is not None}
+
     def matrix(self, tensors: Sequence[Tensor]) -> Tensor:
         """Returns tensors shaped like the parameters as one matrix."""
         weight, *biases = tensors
@@ -59,10 +66,23 @@ class ScaledLayer:
         parts = [self.view.tensor(matrix[None, :, : self.view.inputs]), matrix[:, -1]]
         return parts[: len(self.parameters)]
 
+    @property
+    def weights(self) -> Tensor:
+        """The matrix itself."""
+        return self.matrix(self.parameters)
+
     @torch.no_grad()
     def image(self, basis: Tensor) -> Tensor:
         """Returns W·B."""
-        return self.matrix(self.parameters) @ basis
+        return self.weights @ basis
+
+    def gradient(self, gradients: Mapping[Tensor, Tensor]) -> Tensor:
+        """Returns the layer's own among the gradients of all parameters, as a matrix."""
+        return self.matrix([gradients[p] for p in self.parameters])
+
+    def by_parameter(self, matrix: Tensor) -> dict[Tensor, Tensor]:
+        """Returns the part of a matrix that belongs to each parameter: undoes `gradient`."""
+        return dict(zip(self.parameters, self.tensors(matrix), strict=True))
 
     def addition(self, scaling: Scaling) -> Addition:
         """Returns the function x ↦ Σ_j W·B_j·D_j·B_jᵀ·x. Its gradient is for D alone, since W·B_j does not change."""
