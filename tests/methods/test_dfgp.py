@@ -16,9 +16,7 @@ from remnant.data import Split
 from remnant.experiments.execute import Plan, Progress, run
 from remnant.experiments.settings import resolve
 from remnant.methods import METHODS, Method
-from remnant.methods.dfgp import DFSGP
-from remnant.methods.parts.mixup import mixed
-from remnant.methods.parts.sharpness import ascended
+from remnant.methods.dfgp import DFSGP, ascended, mixed
 from remnant.models import Network, build
 from small_options import announced
 

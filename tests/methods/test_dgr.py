@@ -14,7 +14,8 @@ from torch import Tensor
 from remnant.data import Split
 from remnant.experiments.settings import resolve
 from remnant.methods import Finetune
-from remnant.methods.dgr import DGR, new_generator
+from remnant.methods.dgr import DGR
+from remnant.methods.parts.generative import new_generator
 from remnant.models import Network, build
 from remnant.options import OptionError
 

@@ -1,5 +1,7 @@
 """Data-augmented flatness-aware gradient projection, DFGP (Yang et al., 2023, 2025), for GPM, SGP, TRGP and ROGO."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import torch
@@ -10,8 +12,7 @@ from remnant.models import Network
 from remnant.options import number
 
 from .gpm import GradientProjection
-from .parts.mixup import mixed
-from .parts.sharpness import ascended, uphill
+from .parts.gradients import joint_norm
 from .rogo import ROGO
 from .sgp import SGP
 from .trgp import TRGP
@@ -20,7 +21,7 @@ from .trgp import TRGP
 class Flat(GradientProjection):
     """Steps along the projected gradient of L at a point uphill, for the projection of the method that it extends.
 
-    L = loss(x, y) + w·loss(x̃, ỹ), where x̃ = s·x + (1 − s)·x' mixes two examples (`mixup`), w is `mixup_weight`, and each s is
+    L = loss(x, y) + w·loss(x̃, ỹ), where x̃ = s·x + (1 − s)·x' mixes two examples (`mixed`), w is `mixup_weight`, and each s is
     drawn from Beta(a, a) with a = `beta`. Uphill means that all weights move by ρ·∇L/‖∇L‖ and the shares s of a batch by
     ρ·∇ₛL/‖∇ₛL‖ within [0, 1]; ρ is the `radius`. With w = ρ = 0, the steps are those of the method that it extends.
 
@@ -66,6 +67,38 @@ class Flat(GradientProjection):
                 loss, gradients = self.projected(lambda: self.objective(x, y, share), len(x))
         self.apply_gradients(gradients)
         return loss
+
+
+def mixed(x: Tensor, y: Tensor, share: Tensor, classes: int, *, labels_swapped: bool = False) -> tuple[Tensor, Tensor]:
+    """Mixup (Zhang et al., 2018): s·x + (1 − s)·x' and s·y + (1 − s)·y', as soft labels, with a gradient for s.
+
+    s is the `share` of each example, and x' the example before x in the batch, whose order is random. With `labels_swapped`,
+    the labels have 1 − s in the place of s.
+    """
+    labels = torch.eye(classes, dtype=x.dtype, device=x.device)[y]
+    of_label = (1 - share if labels_swapped else share)[:, None]
+    of_pixel = share.view(-1, *(1 for _ in x.shape[1:]))
+    return (
+        of_pixel * x + (1 - of_pixel) * x.roll(1, 0),
+        of_label * labels + (1 - of_label) * labels.roll(1, 0),
+    )
+
+
+def uphill(gradients: Sequence[Tensor], radius: float) -> list[Tensor]:
+    """Returns radius·g/‖g‖, where g are all gradients together."""
+    return list(torch._foreach_mul(list(gradients), radius / joint_norm(gradients)))
+
+
+@contextmanager
+def ascended(parameters: Sequence[Tensor], gradients: Sequence[Tensor], radius: float) -> Iterator[None]:
+    """Inside the block, the parameters have moved uphill by `radius` (Foret et al., 2021). Afterwards they are back."""
+    weights = [parameter.detach() for parameter in parameters]
+    before = [weight.clone() for weight in weights]
+    torch._foreach_add_(weights, uphill(gradients, radius))
+    try:
+        yield
+    finally:
+        torch._foreach_copy_(weights, before)
 
 
 class DFGPM(Flat):

@@ -1,6 +1,5 @@
 """Deep generative dual memory (Kamra et al., 2017): sleep moves tasks from a short-term memory to a long-term one."""
 
-from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -13,9 +12,8 @@ from remnant.models import VAE, Network
 from remnant.options import Positive
 
 from .base import parameters_of
-from .dgr import Rate, Variance, best_class, new_generator, step_with
 from .optimizers import adam, initial_state
-from .parts.replay import Replay
+from .parts.generative import Generative, Rate, best_class, step_with
 
 SLEEP_BATCH = 100
 
@@ -32,7 +30,7 @@ class Memory(nn.Module):
         return (self.generator.decode(self.generator.encode(x)[0]) - x).flatten(1).square().sum(1)
 
 
-class DGDMN(Replay):
+class DGDMN(Generative):
     """Each task trains a fresh memory in one of `slots`. When all are full, sleep teaches their tasks to the long-term memory.
 
     Sleep replays `samples` inputs for every task so far, those of the slots from their own generators and the earlier ones
@@ -45,7 +43,6 @@ class DGDMN(Replay):
     """
 
     name = "dgdmn"
-    generator: VAE
     slots: nn.ModuleList
     slot_state: list[Tensor]
     learnt: int  # finished tasks
@@ -57,18 +54,13 @@ class DGDMN(Replay):
         slots: Positive = 5,
         samples: Positive = 2000,
         sleep: Positive = 10,
-        hidden: Sequence[Positive] = (400,),
-        latent: Positive = 32,
-        variance: Variance = 1.0,
         memory_lr: Rate = 1e-3,
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
         self.samples, self.sleep, self.memory_lr = samples, sleep, memory_lr
-        generator = new_generator(network, hidden, latent, variance)
-        self.keep("generator", generator)
-        self.long_term = Memory(generator, network)
-        self.keep("slots", nn.ModuleList(Memory(deepcopy(generator), deepcopy(network)) for _ in range(slots)))
+        self.long_term = Memory(self.generator, network)
+        self.keep("slots", nn.ModuleList(deepcopy(self.long_term) for _ in range(slots)))
         self.keep("slot_state", [], counted=False)
         self.keep("learnt", 0)
         self.keep("training", False)  # whether a slot is being trained

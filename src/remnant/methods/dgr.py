@@ -1,24 +1,19 @@
 """Deep generative replay (Shin et al., 2017): a generator dreams up inputs of past tasks, and the old solver labels them."""
 
-from collections.abc import Sequence
 from copy import deepcopy
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from remnant.data import Split
 from remnant.models import VAE, Network
-from remnant.options import Positive, number
 
 from .optimizers import adam, initial_state
-from .parts.replay import Replay
-
-Variance = Annotated[float, number(0, 1e6, above=True)]
-Rate = Annotated[float, number(0, 10, above=True)]
+from .parts.generative import Generative, Rate, best_class, step_with
 
 
-class DGR(Replay):
+class DGR(Generative):
     """At task t, solver and generator learn from (1/t)·loss(new) + (1 − 1/t)·loss(replayed).
 
     A batch is replayed for every new one: the generator that ended the last task makes its inputs, and the solver that ended
@@ -27,27 +22,16 @@ class DGR(Replay):
     """
 
     name = "dgr"
-    generator: VAE
     generator_state: list[Tensor]
     old_generator: VAE
     old_solver: Network
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        hidden: Sequence[Positive] = (400,),
-        latent: Positive = 32,
-        variance: Variance = 1.0,
-        generator_lr: Rate = 1e-3,
-        **options: Any,
-    ) -> None:
+    def __init__(self, network: Network, *, generator_lr: Rate = 1e-3, **options: Any) -> None:
         super().__init__(network, **options)
-        vae = new_generator(network, hidden, latent, variance)
-        self.keep("generator", vae)
-        self.generator_optimizer = adam()(list(vae.parameters()), torch.tensor(generator_lr, device=self.device))
+        learnt = list(self.generator.parameters())
+        self.generator_optimizer = adam()(learnt, torch.tensor(generator_lr, device=self.device))
         self.keep("generator_state", initial_state(self.generator_optimizer), counted=False)
-        self.keep("old_generator", deepcopy(vae), per_step=False, counted=False)
+        self.keep("old_generator", deepcopy(self.generator), per_step=False, counted=False)
         self.keep("old_solver", deepcopy(network).eval(), per_step=False, counted=False)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -71,25 +55,3 @@ class DGR(Replay):
     def finish(self, task: int, train: Split) -> None:
         self.old_generator.load_state_dict(self.generator.state_dict())
         self.old_solver.load_state_dict(self.network.state_dict())
-
-
-def new_generator(network: Network, hidden: Sequence[int], latent: int, variance: float) -> VAE:
-    """Returns a generator of the network's inputs, on the network's device and with its dtype."""
-    with torch.device(network.example.device):  # on a GPU, only its own random numbers follow the run's seed
-        return VAE(network.input_shape, hidden=hidden, latent=latent, variance=variance).to(network.example)
-
-
-def best_class(solver: Network, x: Tensor, tasks: int) -> Tensor:
-    """Returns the class with the highest score among the first `tasks` tasks, numbered through all heads."""
-    heads = [solver.head_of(task) for task in range(tasks if solver.multi_head else 1)]
-    features = solver.features(x)
-    return torch.cat([head(features) for head in heads], dim=1).argmax(1)
-
-
-def step_with(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Takes one step of an optimizer with one group of parameters."""
-    parameters: list[nn.Parameter] = optimizer.param_groups[0]["params"]
-    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-        parameter.grad = gradient
-    optimizer.step()
-    optimizer.zero_grad()

@@ -1,5 +1,6 @@
 """Flattening sharpness for dynamic GPM, FS-DGPM (Deng et al., 2021): replay, and ascent inside a weighted memory."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -11,10 +12,10 @@ from remnant.memory import TaskInputs, grow_by
 from remnant.models import Network
 from remnant.options import Positive, number
 
-from .base import Method, parameters_of
+from .base import Method
 from .gpm import Forward, GradientProjection
 from .parts.gradients import clipped
-from .parts.replay import MixedLoss
+from .parts.replay import Replay
 from .parts.reservoir import Reservoir
 from .parts.scaled import ScaledLayer
 
@@ -24,7 +25,7 @@ LEAST_HALF = 2  # rows; batch normalisation needs them
 Rate = Annotated[float, number(0, 10)]
 
 
-class FSDGPM(GradientProjection):
+class FSDGPM(Replay, GradientProjection):
     """Steps along g − g·M·Λ·Mᵀ, where g is the gradient on a batch and a remembered one, at weights that were made worse.
 
     Twice, on one half of the batch each, the weights climb inside the memory: θ' ← θ' + `ascent`·g'·M·Λ·Mᵀ. Then g is the
@@ -56,12 +57,9 @@ class FSDGPM(GradientProjection):
         super().__init__(network, **options)
         self.ascent, self.importance_lr, self.importance_start = ascent, importance_lr, importance_start
         self.clip, self.second_order = clip, second_order
-        modules = dict(network.named_modules())
-        found = {name: ScaledLayer.of(modules.get(name)) for name in self.memory.subspaces}
-        if other := [name for name, layer in found.items() if layer is None]:
+        self.layers = ScaledLayer.among(network, self.memory.subspaces)
+        if other := [name for name in self.memory.subspaces if name not in self.layers]:
             raise ValueError(f"FS-DGPM knows plain linear layers and convolutions, and {other[0]!r} is another layer.")
-        self.layers = {name: layer for name, layer in found.items() if layer is not None}
-        self.mixed = MixedLoss(network)
         self.keep("buffer", Reservoir(memory, network.example))
         self.keep("importance", {}, counted=False)
         self.keep("velocity", {}, counted=False)
@@ -70,46 +68,43 @@ class FSDGPM(GradientProjection):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The body and the heads of all tasks so far."""
-        later = parameters_of(*list(self.network.heads)[self.task + 1 :]) if self.network.multi_head else ()
-        idle = {*later, *self.projector.frozen_parameters}
-        return [p for p in self.network.parameters() if p not in idle and p.requires_grad]
+        """The body, without what the memory freezes, and the heads of all tasks so far."""
+        frozen = set(self.projector.frozen_parameters)
+        return [p for p in super().parameters if p not in frozen]
 
     def start(self, task: int) -> None:
-        subspaces: Any = self.memory.subspaces
-        ranks = {name: subspaces[name].rank for name in self.layers if subspaces[name].rank}
+        ranks = {name: self.subspace(name).rank for name in self.layers}
         like = self.network.example
-        self.importance = {name: like.new_full((rank,), self.importance_start) for name, rank in ranks.items()}
+        self.importance = {name: like.new_full((rank,), self.importance_start) for name, rank in ranks.items() if rank}
         self.velocity = {name: torch.zeros_like(s) for name, s in self.importance.items()}
         super().start(task)
 
     def refresh(self) -> None:
-        subspaces: Any = self.memory.subspaces
-        self.bases = {n: subspaces[n].basis.to(self.layers[n].view.weight) for n in vars(self).get("importance", {})}
+        self.bases = {name: self.basis(name) for name in self.importance}
 
-    def loss_at(self, weights: dict[nn.Parameter, Tensor], x: Tensor, labels: Tensor) -> Tensor:
+    def loss_at(self, weights: dict[Tensor, Tensor], x: Tensor, labels: Tensor) -> Tensor:
         """Returns the loss of examples of all tasks so far, with other weights in the place of some parameters."""
         named = {f"network.{name}": weights[p] for name, p in self.network.named_parameters() if p in weights}
         loss: Tensor = functional_call(self.mixed, named, (x, labels, self.task + 1))
         return loss
 
-    def inside(self, name: str, gradients: list[Tensor], importance: Tensor) -> list[Tensor]:
-        """Returns g·M·Λ·Mᵀ for the gradients of a layer's parameters."""
+    def inside(self, name: str, gradients: Mapping[Tensor, Tensor], importance: Tensor) -> dict[Tensor, Tensor]:
+        """Returns g·M·Λ·Mᵀ for the gradient of a layer, by parameter."""
         layer, M = self.layers[name], self.bases[name]
-        return layer.tensors(((layer.matrix(gradients) @ M) * torch.sigmoid(TEMPERATURE * importance)) @ M.mT)
+        weighted = (layer.gradient(gradients) @ M) * torch.sigmoid(TEMPERATURE * importance)
+        return layer.by_parameter(weighted @ M.mT)
 
-    def climbed(self, x: Tensor, labels: Tensor, importance: dict[str, Tensor]) -> dict[nn.Parameter, Tensor]:
+    def climbed(self, x: Tensor, labels: Tensor, importance: dict[str, Tensor]) -> dict[Tensor, Tensor]:
         """Returns θ'."""
-        weights: dict[nn.Parameter, Tensor] = {p: p for name in importance for p in self.layers[name].parameters}
+        weights: dict[Tensor, Tensor] = {p: p for name in importance for p in self.layers[name].parameters}
         halves = [2 * [rows] if len(x) < 2 * LEAST_HALF else rows.chunk(2) for rows in (x, labels)]
         for part, own in zip(*halves, strict=True) if weights else ():
             loss = self.loss_at(weights, part, own)
             found = torch.autograd.grad(loss, list(weights.values()), create_graph=self.second_order)
             gradients = dict(zip(weights, found, strict=True))
             for name, s in importance.items():
-                parameters = self.layers[name].parameters
-                uphill = self.inside(name, [gradients[p] for p in parameters], s)
-                weights |= {p: weights[p] + self.ascent * step for p, step in zip(parameters, uphill, strict=True)}
+                uphill = self.inside(name, gradients, s)
+                weights |= {p: weights[p] + self.ascent * step for p, step in uphill.items()}
         return weights
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -124,9 +119,7 @@ class FSDGPM(GradientProjection):
             zip(parameters, clipped(list(found[: len(parameters)]), self.clip), strict=True)
         )
         for name, s in self.importance.items():
-            own = self.layers[name].parameters
-            for p, part in zip(own, self.inside(name, [gradients[p] for p in own], s), strict=True):
-                gradients[p] = gradients[p] - part
+            gradients |= {p: gradients[p] - part for p, part in self.inside(name, gradients, s).items()}
         self.apply_gradients(gradients)
         for s, v, g in zip(self.importance.values(), self.velocity.values(), found[len(parameters) :], strict=True):
             s.sub_(v.mul_(MOMENTUM).add_(g), alpha=self.importance_lr)
@@ -140,9 +133,8 @@ class FSDGPM(GradientProjection):
         """Λ is soft, so there is nothing to restore."""
 
     def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
-        subspaces: Any = self.memory.subspaces
         for name, s in self.importance.items():
-            subspaces[name].weights = torch.sigmoid(TEMPERATURE * s)
+            self.subspace(name).weights = torch.sigmoid(TEMPERATURE * s)
         x, labels = self.buffer.draw(self.samples)
         super().finish(task, Split.of(x, labels), forward)
 

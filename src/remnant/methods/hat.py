@@ -11,13 +11,12 @@ from remnant.models import Network, Units
 from remnant.options import number
 
 from .base import parameters_of
-from .parts.gradients import clipped
+from .parts.gradients import TINY, clipped
 from .parts.partial import PartlyFrozen, masked
 
 EMBEDDING_LIMIT = 6.0  # beyond ±6, σ is flat even at s = 1
 COSH_LIMIT = 50.0  # s·e is cut off here in the compensation, or cosh would overflow
 GRADIENT_LIMIT = 1e4  # gradients are scaled down to this norm
-TINY = 1e-12
 Hardness = Annotated[float, number(1, 1e6)]
 Price = Annotated[float, number(0, 1e3)]
 

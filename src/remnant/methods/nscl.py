@@ -13,12 +13,12 @@ from remnant.models import Network
 from remnant.options import Positive, Share, number, per_layer, whole
 
 from .base import Method
-from .ewc import fisher_diagonal
+from .ewc import EWC
 from .gpm import Forward, GradientProjection
-from .parts.anchor import Anchored, Strength
+from .parts.anchor import Strength
 
 
-class AdamNSCL(Anchored, GradientProjection):
+class AdamNSCL(EWC, GradientProjection):
     """Each step of the optimizer, for which the recipes choose Adam, loses its part outside of the null space U₂.
 
     U₂ are the eigenvectors of Σ_t X_tᵀ·X_t whose eigenvalues are at most `tolerance` times the smallest one, for the inputs
@@ -43,12 +43,8 @@ class AdamNSCL(Anchored, GradientProjection):
         label_smoothing: Share = 0.0,
         lr: Annotated[float, number(0, 10, above=True)] = 1e-4,
     ) -> None:
-        options: dict[str, Any] = {
-            "samples": samples,
-            "layer_samples": layer_samples,
-            "label_smoothing": label_smoothing,
-        }
-        super().__init__(network, strength=strength, task_norms="free", lr=lr, **options)
+        options: dict[str, Any] = {"samples": samples, "layer_samples": layer_samples, "lr": lr}
+        super().__init__(network, strength=strength, task_norms="free", label_smoothing=label_smoothing, **options)
         if grouped := [name for name, each in self.memory.subspaces.items() if isinstance(each, list)]:
             raise ValueError(f"Adam-NSCL knows no grouped layers, and {grouped[0]!r} is one.")
         self.tolerance, self.normed = tolerance, normed
@@ -78,16 +74,14 @@ class AdamNSCL(Anchored, GradientProjection):
         super().refresh()
         self.shares: dict[Tensor, float] = {}  # 1/√(rank of U₂) for the parameters of each layer with a memory
         for name in self.grams:
-            subspace: Any = self.memory.subspaces[name]
+            subspace = self.subspace(name)
             share = 1 / sqrt(max(1, subspace.capacity - subspace.rank))
             self.shares |= dict.fromkeys(self.network.get_submodule(name).parameters(), share)
 
     def finish(self, task: int, train: Split, forward: Forward | None = None) -> None:
         GradientProjection.finish(self, task, train, forward)
         if self.shared:
-            new = fisher_diagonal(self.network, self.shared, train, task)
-            torch._foreach_lerp_(self.importance, new, 1 / (task + 1))
-            self.anchor()
+            EWC.finish(self, task, train)
 
     def renew(self, inputs: TaskInputs, threshold: float) -> None:
         """Remembers everything outside of U₂."""

@@ -19,10 +19,14 @@ def unflat(vector: Tensor, parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]
     return {parameter: part.view(parameter.shape) for parameter, part in zip(parameters, parts, strict=True)}
 
 
+def joint_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Returns the norm of all gradients together, and never 0, because it is there to divide by."""
+    return torch.stack(torch._foreach_norm(list(gradients))).norm().clamp(min=TINY)
+
+
 def clipped(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
     """Scales all gradients by one factor so that their joint norm is at most `limit`."""
-    length = torch.stack(torch._foreach_norm(list(gradients))).norm()
-    return list(torch._foreach_mul(list(gradients), (limit / length.clamp(min=TINY)).clamp(max=1)))
+    return list(torch._foreach_mul(list(gradients), (limit / joint_norm(gradients)).clamp(max=1)))
 
 
 def default_layout(tensor: Tensor) -> Tensor:
