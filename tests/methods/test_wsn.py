@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.methods.parts.bits import packed, unpacked
-from remnant.methods.wsn import WSN
+from remnant.methods.wsn import WSN, packed, unpacked
 from remnant.models import Network, build
 
 SHAPES: dict[str, tuple[int, ...]] = {"mlp": (6,), "alexnet": (3, 19, 19), "resnet18": (3, 16, 16)}

@@ -13,7 +13,7 @@ from remnant.models import Network
 from remnant.options import number, whole
 
 from .base import parameters_of
-from .parts.growing import Growing, wired_parameters
+from .parts.growing import Growing
 
 LLOYD_ROUNDS = 20  # of k-means; so few points settle sooner
 Price = Annotated[float, number(0, 1e6)]
@@ -150,6 +150,13 @@ class APD(Growing):
             groups = 2 * tasks // 5
             self.grouped = sum(regrouped(each.tau, each.group, groups, self.group_range) for each in learnt)
         super().finish(task, train)
+
+
+def wired_parameters(network: Network) -> dict[str, nn.Parameter]:
+    """The weights and biases of the layers in `Network.wiring`, by name: all but heads and norms."""
+    makers = [maker for units in network.wiring() for maker in units.made_by]
+    wired = {p for maker in makers for p in maker.layer.parameters()}
+    return {name: p for name, p in network.named_parameters() if p in wired and p.requires_grad}
 
 
 def pruned(tau: Tensor, smallest: float) -> Tensor:

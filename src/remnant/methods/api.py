@@ -33,6 +33,7 @@ class API(LookAhead):
     """
 
     name = "api"
+    plain_sgd_only = True
     modules: dict[str, Any]
     widths: dict[str, list[int]]  # layer → rows of B that each task uses
 
@@ -47,13 +48,14 @@ class API(LookAhead):
         measure_samples: Positive = 300,
         **options: Any,
     ) -> None:
-        self.base_size = sum(p.numel() for p in network.parameters())
+        base_size = sum(p.numel() for p in network.parameters())
         found = {name: module for name, module in network.named_modules() if _can_widen(network, name, module)}
         modules = {name: found[name] for name in found if any(fnmatchcase(name, each) for each in layers)}
         sizes = {name: module.weight.shape[1] for name, module in modules.items()}
         for module in modules.values():
             _add_inputs(module, room)
         super().__init__(network, **options)
+        self.base_size = base_size  # before it was widened
         self.widen, self.aim, self.room, self.measure_samples = widen, aim, room, measure_samples
         self.modules, self.layers = modules, ScaledLayer.among(network, modules)
         like = network.example
@@ -66,9 +68,6 @@ class API(LookAhead):
         for name, module in modules.items():
             module.register_forward_pre_hook(lambda module, inputs, name=name: (self.widened(name, inputs[0]),))
         self.refresh()
-
-    def use_optimizer(self, name: str, **options: Any) -> None:
-        raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
 
     def widened(self, name: str, x: Tensor) -> Tensor:
         """Returns [x | B·x], with the rows of B that the task at hand uses, and 0 for the others."""

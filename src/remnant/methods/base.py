@@ -117,6 +117,7 @@ class Method(Stateful):
     logits_recordable = True  # whether validation can be captured too, because `logits` follows the rules of `step`
     capacity = 1.0  # parameters in use, relative to the network that training started with
     label_smoothing = 0.0  # the share of a label that goes to all classes evenly
+    plain_sgd_only = False  # whether the method refuses other optimizers
     lr: Tensor  # a tensor, because captured steps must follow its changes
     network: Network
     optimizer_state: list[Tensor]
@@ -128,11 +129,11 @@ class Method(Stateful):
                 "tasks. Choose a stream with one head per task, or another method."
             )
         self.device = next(network.parameters()).device
+        self.base_size = sum(p.numel() for p in network.parameters())  # what `capacity` is relative to
         self.task = 0
         self.uses_plain_sgd = True
-        self.own_tensors: dict[
-            str, dict[str, Tensor]
-        ] = {}  # task → tensors of the network that the task has for itself
+        # task → tensors of the network that the task has for itself
+        self.own_tensors: dict[str, dict[str, Tensor]] = {}
         self.norms = [module for module in network.modules() if is_norm(module)] if self.freezes_norms else []
         self._make_optimizer: OptimizerFactory | None = None
         self._optimizer: Optimizer | None = None
@@ -149,6 +150,8 @@ class Method(Stateful):
 
     def use_optimizer(self, name: str, **options: Any) -> None:
         """Replaces plain SGD by one of `OPTIMIZERS` with its options. Its state is new in every task."""
+        if self.plain_sgd_only:
+            raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
         self.uses_plain_sgd = False
         self._make_optimizer = OPTIMIZERS[name](**checked(OPTIMIZERS[name], options, f"the optimizer {name}"))
 
@@ -216,8 +219,7 @@ class Method(Stateful):
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that this task trains: the body and the task's own head."""
         heads = set(self.network.heads) - {self.network.head_of(self.task)} if self.network.multi_head else ()
-        idle = parameters_of(*heads, *(self.norms if self.task > 0 else ()))
-        return [p for p in self.network.parameters() if p not in idle and p.requires_grad]
+        return trainable(self.network, *heads, *(self.norms if self.task > 0 else ()))
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """Returns the parameters that all tasks train, by name: the body without fixed norms, and a single head."""
@@ -249,6 +251,12 @@ class Method(Stateful):
 
 def parameters_of(*modules: nn.Module) -> set[nn.Parameter]:
     return {parameter for module in modules for parameter in module.parameters()}
+
+
+def trainable(network: nn.Module, *but: nn.Module) -> list[nn.Parameter]:
+    """Returns the parameters of a network that may train, without those of some of its modules."""
+    idle = parameters_of(*but)
+    return [p for p in network.parameters() if p not in idle and p.requires_grad]
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from remnant.data import Split, Stream, Task
 from remnant.models import Network
 
-from .base import Method
+from .base import Method, trainable
 from .parts.replay import MixedLoss
 
 
@@ -61,7 +61,7 @@ class Multitask(Method):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        return [p for p in self.network.parameters() if p.requires_grad]
+        return trainable(self.network)
 
     def curriculum(self, stream: Stream) -> Sequence[Task]:
         """Returns one task that joins all others. With one head per task, labels are numbered through all heads."""

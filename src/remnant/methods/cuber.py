@@ -37,6 +37,7 @@ class CUBER(TRGP):
     """
 
     name = "cuber"
+    plain_sgd_only = True
     last: dict[str, dict[str, Tensor]]  # task → layer → G_j
     before: dict[str, Tensor]  # layer → W₀
     open: dict[str, Tensor]  # layer → 1 for each trusted task that is open, 0 for those that are closed
@@ -55,9 +56,6 @@ class CUBER(TRGP):
         self.keep("last", {}, per_step=False)
         self.keep("before", {}, per_step=False, counted=False)
         self.keep("open", {}, counted=False)
-
-    def use_optimizer(self, name: str, **options: Any) -> None:
-        raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
 
     def trusted_tasks(self, task: int, gradients: dict[str, Tensor]) -> Trusted:
         trusted = super().trusted_tasks(task, gradients)

@@ -9,6 +9,7 @@ from remnant.data import Split
 from remnant.models import Network
 from remnant.options import each_layer, number, whole
 
+from .parts.partial import of_rows
 from .parts.widening import Widening, by_layer
 
 # Where the parts of a task begin, as shares of its epochs: the head, selective retraining, expansion, and splitting.
@@ -120,7 +121,7 @@ class DEN(Widening):
             for p in self.units.read_by(layer, self.task):
                 used, out = p.abs() > self.zero, self.units.ends[p].out
                 if out is not None:
-                    used = used & (found[out] > 0).view(-1, *(1 for _ in p.shape[1:]))
+                    used = used & of_rows(found[out] > 0, p)
                 found[layer] += self.units.by_input(used, layer).flatten(2).any(2).any(0) * seen[layer]
         return torch.cat(found).clamp(max=1)
 

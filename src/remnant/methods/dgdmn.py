@@ -11,7 +11,7 @@ from remnant.data import Split
 from remnant.models import VAE, Network
 from remnant.options import Positive
 
-from .base import parameters_of
+from .base import trainable
 from .optimizers import adam, initial_state
 from .parts.generative import Generative, Rate, best_class, step_with
 
@@ -80,8 +80,7 @@ class DGDMN(Generative):
     def parameters(self) -> list[nn.Parameter]:
         """Those of the solver in the task's slot, without the heads of other tasks."""
         solver = self.memory_of(self.task).solver
-        other = parameters_of(*set(solver.heads) - {solver.head_of(self.task)}) if solver.multi_head else ()
-        return [p for p in solver.parameters() if p not in other and p.requires_grad]
+        return trainable(solver, *(set(solver.heads) - {solver.head_of(self.task)} if solver.multi_head else ()))
 
     def start(self, task: int) -> None:
         self.training = True

@@ -12,7 +12,7 @@ from remnant.options import number
 
 from .base import parameters_of
 from .parts.gradients import TINY, clipped
-from .parts.partial import PartlyFrozen, masked
+from .parts.partial import PartlyFrozen, masked, of_columns, of_rows
 
 EMBEDDING_LIMIT = 6.0  # beyond ±6, σ is flat even at s = 1
 COSH_LIMIT = 50.0  # s·e is cut off here in the compensation, or cosh would overflow
@@ -130,9 +130,8 @@ def _free_shares(past: dict[Units, Tensor]) -> Iterator[tuple[nn.Parameter, Tens
     for units, out in past.items():
         for layer, norm, reads in units.made_by:
             for p in [*layer.parameters(), *(norm.parameters() if norm is not None else ())]:
-                taken = out.view(-1, *(1 for _ in p.shape[1:]))
-                if p is layer.weight and reads is not None:  # a flattened channel feeds several adjacent columns
-                    columns = past[reads].repeat_interleave(p.shape[1] // reads.count)
-                    taken = torch.minimum(taken, columns.view(-1, *(1 for _ in p.shape[2:])))
+                taken = of_rows(out, p)
+                if p is layer.weight and reads is not None:
+                    taken = torch.minimum(taken, of_columns(past[reads], p))
                 if p.requires_grad:  # the parameter's memory layout lets one pass multiply all gradients
                     yield p, torch.empty_like(p).copy_(1 - taken)

@@ -3,19 +3,18 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from remnant.data import Split
 from remnant.models import Network
 from remnant.options import Positive
 
-from .parts.partial import PartlyFrozen
+from .parts.partial import Subnetworks
 
 RETRAINING = 0.1  # the learning rate after pruning, relative to that before
 
 
-class PackNet(PartlyFrozen):
+class PackNet(Subnetworks):
     """Trains all free weights; in each layer keeps the largest of them and frees the rest, at 0; trains the kept ones again.
 
     Of T tasks, task t = 1, …, T keeps 1/(T − t + 1) of the weights that are free in a layer, so that each task gets an equal
@@ -26,7 +25,6 @@ class PackNet(PartlyFrozen):
     """
 
     name = "packnet"
-    freezes_norms = True
     needs_task = True
     owners: list[Tensor]  # for each weight, the number of the task that keeps it, from 1; 0 if it is free
     pruned: int  # tasks that are pruned
@@ -34,22 +32,14 @@ class PackNet(PartlyFrozen):
     def __init__(self, network: Network, *, retrain: Positive = 10, **options: Any) -> None:
         super().__init__(network, **options)
         self.retrain = retrain
-        shared = self.shared_parameters()
-        self.weights = {name: p for name, p in shared.items() if p.ndim > 1}
-        self.biases = {p for p in shared.values() if p.ndim == 1}
         self.keep("owners", [torch.zeros_like(p, dtype=torch.int16) for p in self.weights.values()], per_step=False)
         self.keep("pruned", 0)
-        self.moving = {p: torch.ones_like(p, requires_grad=False) for p in self.weights.values()}
 
     def refresh(self) -> None:
         """Marks the weights that the task trains: before pruning all that are free, afterwards its own."""
         trained = self.task + 1 if self.pruned > self.task else 0
         for moving, owners in zip(self.moving.values(), self.owners, strict=True):
             moving.copy_(owners == trained)
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        return [p for p in super().parameters if self.task == 0 or p not in self.biases]
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         if epoch >= max(1, epochs - self.retrain):
@@ -85,8 +75,4 @@ class PackNet(PartlyFrozen):
     def logits(self, x: Tensor, task: int) -> Tensor:
         if task >= self.pruned:  # before it is pruned, a task uses all weights
             return super().logits(x, task)
-        of_task = {
-            name: weight * ((owners > 0) & (owners <= task + 1))
-            for (name, weight), owners in zip(self.weights.items(), self.owners, strict=True)
-        }
-        return functional_call(self.network, of_task, (x, task))
+        return self.subnetwork(((owners > 0) & (owners <= task + 1) for owners in self.owners), x, task)

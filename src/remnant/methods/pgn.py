@@ -1,6 +1,7 @@
 """Progressive networks, PGN (Rusu et al., 2016): a new column for every task, which reads the columns before it."""
 
 from collections.abc import Sequence
+from math import prod, sqrt
 from typing import Annotated, Any
 
 import torch
@@ -13,7 +14,7 @@ from remnant.models import Network
 from remnant.options import number
 
 from .base import parameters_of
-from .parts.growing import Growing, new_weights, replace_module
+from .parts.growing import Growing, resized
 
 
 class PGN(Growing):
@@ -38,7 +39,7 @@ class PGN(Growing):
                 inputs = None if reads is None else (reads.count, widths[reads])
                 self._replace([layer, *(Column(layer, inputs, widths[units], t) for t in self.later_tasks)], inputs)
                 if isinstance(norm, _BatchNorm):
-                    norms = [norm, *(_own_norm(norm, widths[units]) for _ in self.later_tasks)]
+                    norms = [norm, *(resized(norm, widths[units]) for _ in self.later_tasks)]
                     self._replace(norms, (units.count, widths[units]))
         last = wiring[-1]
         self.head_growth = [0]  # parameters of each head, less those it had at first
@@ -56,7 +57,8 @@ class PGN(Growing):
 
     def _replace(self, columns: Sequence[nn.Module], units: tuple[int, int] | None) -> None:
         self.body.append(Columns(columns, units).to(self.network.example))
-        replace_module(self.network, columns[0], self.body[-1])
+        name = next(name for name, module in self.network.named_modules() if module is columns[0])
+        self.network.set_submodule(name, self.body[-1])
 
     def added(self) -> int:
         later = parameters_of(*(each.columns[t] for each in self.body for t in range(1, self.learnt)))
@@ -145,5 +147,11 @@ class Column(nn.Module):
         return layer._conv_forward(own, self.weight, self.bias)
 
 
-def _own_norm(norm: _BatchNorm, width: int) -> _BatchNorm:
-    return type(norm)(width, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+@torch.no_grad()
+def new_weights(like: Tensor, shape: Sequence[int]) -> nn.Parameter:
+    """Weights as a layer would start with that has weights `like`, except that its shape and so its fan-in differ.
+
+    Common initial weights have zero mean and a variance that is inverse to the fan-in.
+    """
+    spread = sqrt(3 * like.square().mean().item() * prod(like.shape[1:]) / prod(shape[1:]))
+    return nn.Parameter(like.new_empty(shape).uniform_(-spread, spread))

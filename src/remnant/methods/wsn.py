@@ -6,17 +6,15 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from remnant.data import Split
 from remnant.models import Network
 from remnant.options import number
 
-from .parts.bits import packed, unpacked
-from .parts.partial import PartlyFrozen
+from .parts.partial import Subnetworks
 
 
-class WSN(PartlyFrozen):
+class WSN(Subnetworks):
     """Trains W and scores s together, through weights W ⊙ m. The mask m selects the share c of a layer with the largest |s|.
 
     c is the `density`. m has the gradient of |s| (straight-through). A weight that an earlier task has selected no longer
@@ -29,25 +27,19 @@ class WSN(PartlyFrozen):
     """
 
     name = "wsn"
-    freezes_norms = True
     masks: dict[str, Tensor]  # task → its masks in all layers, as bits
 
     def __init__(
         self, network: Network, *, density: Annotated[float, number(0, 1, above=True)] = 0.5, **options: Any
     ) -> None:
         super().__init__(network, **options)
-        shared = self.shared_parameters()
-        self.weights = {name: p for name, p in shared.items() if p.ndim > 1}
-        self.biases = {p for p in shared.values() if p.ndim == 1}
         self.sizes = [p.numel() for p in self.weights.values()]
         self.counts = [max(1, round(density * size)) for size in self.sizes]
-        self.base_size = sum(p.numel() for p in network.parameters())
         # Part of the network, so that early stopping restores the scores too.
         self.scores = network.scores = nn.ParameterList(map(torch.empty_like, self.weights.values()))
         for scores in self.scores:
             nn.init.kaiming_uniform_(scores, a=math.sqrt(5))
         self.keep("masks", {}, per_step=False)
-        self.moving = {p: torch.ones_like(p, requires_grad=False) for p in self.weights.values()}
         self.refresh()
 
     def refresh(self) -> None:
@@ -60,10 +52,6 @@ class WSN(PartlyFrozen):
         free = sum(int(moving.sum()) for moving in self.moving.values()) if self.masks else 0
         bits = len(self.masks) * sum(self.sizes) / 32
         self.capacity = (self.base_size - free + bits) / self.base_size
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        return [p for p in super().parameters if self.task == 0 or p not in self.biases]
 
     def selected(self) -> list[Tensor]:
         """Returns the masks of the task at hand, which have the gradients of |s|."""
@@ -80,13 +68,8 @@ class WSN(PartlyFrozen):
         parts = unpacked(self.masks[str(task)], sum(self.sizes)).split(self.sizes)
         return [part.view(weight.shape) for part, weight in zip(parts, self.weights.values(), strict=True)]
 
-    def subnetwork(self, x: Tensor, task: int) -> Tensor:
-        pairs = zip(self.weights.items(), self.masks_of(task), strict=True)
-        logits: Tensor = functional_call(self.network, {name: w * mask for (name, w), mask in pairs}, (x, task))
-        return logits
-
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self.subnetwork(x, self.task), y)
+        return F.cross_entropy(self.logits(x, self.task), y)
 
     @torch.no_grad()
     def finish(self, task: int, train: Split) -> None:
@@ -97,8 +80,19 @@ class WSN(PartlyFrozen):
     logits_recordable = True
 
     def logits(self, x: Tensor, task: int) -> Tensor:
-        return self.subnetwork(x, task)
+        return self.subnetwork(self.masks_of(task), x, task)
 
     @property
     def nbytes(self) -> int:
         return super().nbytes + sum(int(scores.nbytes) for scores in self.scores)
+
+
+def packed(mask: Tensor) -> Tensor:
+    """Returns the entries of a mask as bits, eight to a byte."""
+    bits = F.pad(mask.flatten().to(torch.uint8), (0, -mask.numel() % 8)).view(-1, 8)
+    return (bits << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(1, dtype=torch.uint8)
+
+
+def unpacked(bits: Tensor, count: int) -> Tensor:
+    """Returns the first `count` bits as a mask of True and False."""
+    return ((bits[:, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device)) & 1).flatten()[:count].bool()

@@ -1,12 +1,9 @@
-"""What methods that grow a network share: how much it has grown, which parameters can grow, and new weights."""
+"""What methods that grow a network share: how much it has grown."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from math import prod, sqrt
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from remnant.data import Split
 from remnant.models import Network
@@ -26,7 +23,6 @@ class Growing(Method):
 
     def __init__(self, network: Network, **options: Any) -> None:
         super().__init__(network, **options)
-        self.base_size = sum(p.numel() for p in network.parameters())
         self.keep("learnt", 0)
 
     @abstractmethod
@@ -46,23 +42,6 @@ class Growing(Method):
         return self.added_size * self.network.example.itemsize
 
 
-def wired_parameters(network: Network) -> dict[str, nn.Parameter]:
-    """The weights and biases of the layers in `Network.wiring`, by name: all but heads and norms."""
-    makers = [maker for units in network.wiring() for maker in units.made_by]
-    wired = {p for maker in makers for p in maker.layer.parameters()}
-    return {name: p for name, p in network.named_parameters() if p in wired and p.requires_grad}
-
-
-@torch.no_grad()
-def new_weights(like: Tensor, shape: Sequence[int]) -> nn.Parameter:
-    """Weights as a layer would start with that has weights `like`, except that its shape and so its fan-in differ.
-
-    Common initial weights have zero mean and a variance that is inverse to the fan-in.
-    """
-    spread = sqrt(3 * like.square().mean().item() * prod(like.shape[1:]) / prod(shape[1:]))
-    return nn.Parameter(like.new_empty(shape).uniform_(-spread, spread))
-
-
-def replace_module(network: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Puts a module in the place of another one."""
-    network.set_submodule(next(name for name, module in network.named_modules() if module is old), new)
+def resized(norm: _BatchNorm, units: int) -> _BatchNorm:
+    """Returns a new norm like another one, for another number of units."""
+    return type(norm)(units, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)

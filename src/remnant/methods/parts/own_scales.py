@@ -26,7 +26,6 @@ class OwnScales(LookAhead):
         super().__init__(network, **options)
         chosen = [name for name in self.memory.subspaces if any(fnmatchcase(name, each) for each in scaled)]
         self.layers = ScaledLayer.among(network, chosen)
-        self.base_size = sum(p.numel() for p in network.parameters())
         self.scales = network.scales = ScaleMatrices(network.example)
 
     @abstractmethod

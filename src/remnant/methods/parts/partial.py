@@ -1,13 +1,15 @@
 """Steps that move only some entries of a parameter, and forward passes that use only some units."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from remnant.models import Units
+from remnant.models import Network, Units
 
 from ..base import Method
 
@@ -35,6 +37,40 @@ class PartlyFrozen(Method):
         super().apply_gradients(gradients)
         for parameter, old in before.items():
             parameter.copy_(torch.lerp(old, parameter, self.moving[parameter]))
+
+
+class Subnetworks(PartlyFrozen):
+    """Each task answers with some entries of the weights that all tasks share. Biases and norms belong to the first task."""
+
+    freezes_norms = True
+
+    def __init__(self, network: Network, **options: Any) -> None:
+        super().__init__(network, **options)
+        shared = self.shared_parameters()
+        self.weights = {name: p for name, p in shared.items() if p.ndim > 1}
+        self.biases = {p for p in shared.values() if p.ndim == 1}
+        self.moving = {p: torch.ones_like(p, requires_grad=False) for p in self.weights.values()}
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for p in super().parameters if self.task == 0 or p not in self.biases]
+
+    def subnetwork(self, masks: Iterable[Tensor], x: Tensor, task: int) -> Tensor:
+        """Returns the outputs of the network with its weights multiplied by their masks."""
+        weights = {name: weight * mask for (name, weight), mask in zip(self.weights.items(), masks, strict=True)}
+        logits: Tensor = functional_call(self.network, weights, (x, task))
+        return logits
+
+
+def of_rows(units: Tensor, weight: Tensor) -> Tensor:
+    """Returns one value per output unit in a shape that broadcasts to the weight."""
+    return units.view(-1, *(1 for _ in weight.shape[1:]))
+
+
+def of_columns(units: Tensor, weight: Tensor) -> Tensor:
+    """Returns one value per input unit in a shape that broadcasts to the weight, also where channels were flattened."""
+    columns = units.repeat_interleave(weight.shape[1] // len(units))  # a flattened channel feeds several adjacent ones
+    return columns.view(-1, *(1 for _ in weight.shape[2:]))
 
 
 @contextmanager

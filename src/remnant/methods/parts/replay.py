@@ -11,7 +11,7 @@ from remnant.data import Split, Stream, Task
 from remnant.models import Network
 from remnant.options import Positive
 
-from ..base import Method, Stateful, parameters_of
+from ..base import Method, Stateful, trainable
 
 NO_LABEL = -1  # marks a row that only fills the batch and has no weight in the loss
 
@@ -63,8 +63,8 @@ class Replay(Method):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        idle = parameters_of(*list(self.network.heads)[self.task + 1 :]) if self.network.multi_head else ()
-        return [p for p in self.network.parameters() if p not in idle and p.requires_grad]
+        later_heads = list(self.network.heads)[self.task + 1 :] if self.network.multi_head else ()
+        return trainable(self.network, *later_heads)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return self.mixed_loss(x, self.mixed.labels(y, self.task))

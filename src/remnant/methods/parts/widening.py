@@ -16,8 +16,8 @@ from remnant.models import Network
 from remnant.options import number
 
 from ..base import parameters_of
-from .growing import Growing
-from .partial import PartlyFrozen
+from .growing import Growing, resized
+from .partial import PartlyFrozen, of_columns, of_rows
 
 Decay = Annotated[float, number(0, 10)]
 
@@ -141,8 +141,7 @@ class Widened(nn.Module):
 
     @torch.no_grad()
     def _widen_norm(self, norm: _BatchNorm, layer: int) -> None:
-        wider = type(norm)(self.sizes[layer], norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
-        wider = wider.to(next(iter(self.ends)))
+        wider = resized(norm, self.sizes[layer]).to(next(iter(self.ends)))
         for name, old in [*norm.named_parameters(), *norm.named_buffers()]:
             if old.ndim:
                 new = getattr(wider, name)
@@ -159,10 +158,9 @@ class Widened(nn.Module):
         """The entries of a parameter that connect these units (1 or 0 for each), in a shape that broadcasts to it."""
         parts, ends, mask = self.of_layers(units), self.ends[p], units.new_ones(())
         if ends.out is not None:
-            mask = parts[ends.out].view(-1, *(1 for _ in p.shape[1:]))
-        if ends.reads is not None:  # a flattened channel feeds several adjacent columns
-            columns = parts[ends.reads].repeat_interleave(p.shape[1] // self.sizes[ends.reads])
-            mask = mask * columns.view(-1, *(1 for _ in p.shape[2:]))
+            mask = of_rows(parts[ends.out], p)
+        if ends.reads is not None:
+            mask = mask * of_columns(parts[ends.reads], p)
         return mask
 
     def made_by(self, layer: int) -> list[nn.Parameter]:
