@@ -51,7 +51,8 @@ class CodeCL(OwnScales):
         options: dict[str, Any] = {"samples": samples, "layer_samples": layer_samples, "task_norms": task_norms}
         super().__init__(network, threshold=threshold, label_smoothing=label_smoothing, lr=lr, **options)
         self.aperture, self.floor, self.free, self.alike = aperture, floor, free, alike
-        self.random_start, self.energy_share = random_start, parse_threshold(threshold, self.memory.subspaces).of
+        self.random_start = random_start
+        self.energy_share = parse_threshold(threshold, self.memory.subspaces).of  # (layer, task) → ε
         self.keep("freed", {}, per_step=False)
         grow_by(self.memory, self.join)
 
