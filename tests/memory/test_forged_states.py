@@ -88,6 +88,7 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "steps -1": lambda s: s.update(steps=-1),
     "steps NaN": lambda s: s.update(steps=float("nan")),
     "no steps": lambda s: s.update(steps=None),
+    "unsettled in words": lambda s: s.update(unsettled="yes"),
     "no layers": lambda s: s.update(layers=None),
     "a layer without content": lambda s: s["layers"].update(out=None),
     "no capacities": lambda s: s["layers"]["out"].update(capacities=None),

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from bitwise import same
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adam, Optimizer
 
@@ -86,6 +93,42 @@ def test_every_use_of_the_memory_settles_an_unfinished_round(use: str) -> None:
     assert leak(memory) > 1e-3
     getattr(memory, use)()
     assert leak(memory) < 1e-5
+
+
+@pytest.mark.parametrize("first", ["memory", "model"])
+def test_a_memory_saved_inside_a_round_comes_back_settled(first: str, tmp_path: Path) -> None:
+    """The weights may have been saved before the memory settled them."""
+    model, memory, for_weights, for_biases = split()
+    learn(model, for_weights, for_biases, steps=2)
+    learn(model, for_weights, steps=1)
+    weights = copy.deepcopy(model) if first == "model" else model
+    memory.save(tmp_path / "memory")
+    loaded = GPM.load(tmp_path / "memory", weights)
+    assert leak(memory) < 1e-5
+    assert same(loaded.state_dict(), memory.state_dict())
+    assert leak(loaded) < 1e-5
+    torch.testing.assert_close(weights.state_dict(), model.state_dict())
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda value: pickle.loads(pickle.dumps(value)),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("first", ["memory", "model"])
+def test_a_copy_made_inside_a_round_is_settled(way: str, first: str) -> None:
+    model, memory, for_weights, for_biases = split()
+    learn(model, for_weights, for_biases, steps=2)
+    learn(model, for_weights, steps=1)
+    if first == "memory":
+        copied = COPIES[way](memory)
+    else:
+        _, copied = COPIES[way]((model, memory))
+    assert same(copied.state_dict(), memory.state_dict())
+    assert max(leak(memory), leak(copied)) < 1e-5
+    torch.testing.assert_close(copied._model.state_dict(), model.state_dict())
 
 
 def test_a_gradient_that_changes_inside_a_round_is_projected_again() -> None:

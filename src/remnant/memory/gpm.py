@@ -269,8 +269,6 @@ class GPM(Loop):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the memory's state, without the model's weights: save those with the model."""
-        if self._constraint.unsettled:
-            self._constraint.settle()
         return state.collect(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:

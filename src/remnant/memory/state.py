@@ -34,6 +34,9 @@ class StateError(UserError, ValueError):
 
 def collect(memory: GPM) -> dict[str, Any]:
     """All of the state. Sharded anchors are gathered, on the CPU, so all processes must call it."""
+    unsettled = memory._constraint.unsettled
+    if unsettled:
+        memory._constraint.settle()
     check_model(memory._protection)
     names = {parameter: name for name, parameter in memory._protection.named_parameters().items()}
     anchors = memory._constraint.anchors
@@ -41,6 +44,7 @@ def collect(memory: GPM) -> dict[str, Any]:
         "version": VERSION,
         "tasks": memory._tasks,
         "steps": memory._constraint.steps,
+        "unsettled": unsettled,  # the model may have been saved before its weights were restored above
         "settings": dict(memory._settings),
         "layers": {
             weight.name: {
@@ -65,6 +69,9 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         if valid.whole("the version", saved["version"]) != VERSION:
             raise StateError(f"This state has version {saved['version']}; this release reads version {VERSION}.")
         tasks, steps = valid.whole("tasks", saved["tasks"]), valid.whole("steps", saved["steps"])
+        unsettled = saved.get("unsettled", False)  # older files lack it
+        if type(unsettled) is not bool:
+            raise ValueError(f"unsettled is {unsettled!r}")
         kept_in_eval = list(saved["kept_in_eval"])
         if unknown := set(kept_in_eval) - {clean(name) for name, _ in memory._model.named_modules()}:
             raise ValueError(f"there is no module {unknown.pop()!r}")
@@ -97,6 +104,8 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     memory._buffers.kept_in_eval = kept_in_eval
     if tasks:
         memory._buffers.hold()
+    if unsettled:
+        memory._constraint.restore()
 
 
 def _read_layer(weight: ProtectedWeight, layer: Mapping[str, Any], tasks: int) -> tuple[list[Subspace], list[int]]:
