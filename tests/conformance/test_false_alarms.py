@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from remnant import GPM, LeakError
+from remnant import GPM, ConsolidationError, LeakError
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -213,3 +213,68 @@ def test_rows_that_another_layer_reads_are_not_shortened() -> None:
     long = model.table.weight[5:].detach().clone()
     memory.consolidate(torch.arange(5))
     assert torch.equal(model.table.weight[5:], long)
+
+
+class Limited(nn.Module):
+    """Changes its own weight in the forward pass: clamps it, or scales its rows to one length."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(10, 8), nn.Linear(8, 3)
+        self.way, self.limit = way, 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.first.weight.data
+        if self.way == "clamp":
+            weight.clamp_(-self.limit, self.limit)
+        else:
+            weight.copy_(self.limit * nn.functional.normalize(weight, dim=1))
+        return self.out(torch.tanh(self.first(x)))
+
+
+def limited(way: str, unsupported: str) -> tuple[Limited, GPM, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = Limited(way)
+    memory = GPM(model, threshold=0.9, unsupported=unsupported)
+    optimizer = memory.attach(torch.optim.SGD(model.parameters(), lr=1.0))
+    step_by(model, optimizer)
+    return model, memory, optimizer
+
+
+def step_by(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in range(5):
+        optimizer.zero_grad()
+        (model(torch.randn(40, 10)) - 1).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("way", ["clamp", "normalise"])
+def test_a_fixed_weight_that_forward_limits_raises_an_alarm_only_if_it_really_moved(way: str) -> None:
+    model, memory, optimizer = limited(way, "freeze")
+    x = torch.randn(40, 3) @ torch.randn(3, 10)
+    memory.consolidate(x)
+    model(x)
+    before = model.first(x)
+    step_by(model, optimizer)
+    memory.verify()
+    torch.testing.assert_close(model.first(x), before)
+    model.limit = 0.05
+    with pytest.raises(LeakError, match="'first'"):
+        memory.verify()
+
+
+@pytest.mark.parametrize("way", ["clamp", "normalise"])
+def test_a_trained_weight_that_forward_limits_is_refused_by_name(way: str) -> None:
+    _, memory, _ = limited(way, "error")
+    with pytest.raises(ConsolidationError, match="rule does not cover: 'first'"):
+        memory.consolidate(torch.randn(40, 3) @ torch.randn(3, 10))
+
+
+@pytest.mark.parametrize("way", ["clamp", "normalise"])
+def test_a_free_weight_that_forward_limits_raises_an_alarm(way: str) -> None:
+    """The limit moves the weight inside the memory, so W·M has changed."""
+    model, memory, optimizer = limited(way, "free")
+    memory.consolidate(torch.randn(40, 3) @ torch.randn(3, 10))
+    step_by(model, optimizer)
+    with pytest.raises(LeakError, match="'first'"):
+        memory.verify()

@@ -128,8 +128,8 @@ class Buffers:
 
 
 @torch.no_grad()
-def renormalised(protection: Protection) -> list[Tensor]:
-    """Shortens all rows of fixed embeddings with a `max_norm`, and returns these embeddings' weights.
+def shorten_rows(protection: Protection) -> None:
+    """Shortens all rows of fixed embeddings with a `max_norm`.
 
     Their forward would shorten a row when it reads it for the first time. The row would move, but no output.
     """
@@ -143,7 +143,6 @@ def renormalised(protection: Protection) -> list[Tensor]:
         rows = torch.arange(len(each.weight), device=each.weight.device)
         for _ in range(RENORMALISATIONS):
             torch.embedding_renorm_(each.weight, rows, each.max_norm or 0.0, each.norm_type)
-    return [each.weight for each in fixed]
 
 
 @torch.no_grad()

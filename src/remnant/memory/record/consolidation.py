@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import lora, own_parts
 from ..audit import preconditions as checks
 from ..audit.probe import Probe
-from ..audit.state import renormalised
+from ..audit.state import shorten_rows
 from ..discovery import Protection
 from ..distributed import InStep, from_process, object_from_process, summed, world
 from ..loss import Loss
@@ -73,7 +73,9 @@ def remember(
     for weight, subspaces, count in grown:  # from here on the memory changes; all before may still refuse the task
         weight.adopt(subspaces, [*weight.added, count] if count >= 0 else _without(weight.added, -count))
     memory._tasks += 1
-    anchors = {**anchors, **{p: p.detach().clone() for p in renormalised(memory._protection) if p in anchors}}
+    shorten_rows(memory._protection)
+    # The forward pass may have changed weights, by clamping them for example. The outputs are those of the changed ones.
+    anchors = {p: x if torch.equal(p, x) else p.detach().clone() for p, x in anchors.items()}
     if memory._protection.adapters:
         lora.restart(memory._protection.adapters, weights, memory._tasks)
         anchors = {}  # the weights of the next task are other ones
