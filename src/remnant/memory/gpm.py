@@ -63,6 +63,8 @@ class GPM(Loop):
             drift a little; the smaller α, the more. None protects all directions fully.
         own_rank: Gives each task a part of its own in every linear layer and convolution, U·V of this rank, which only
             `recall` brings back. The parts are submodules: make the memory before the optimizer. 0 leaves them out.
+        keep_examples: Whether to keep eight examples of each task in RAM, whose outputs `verify` compares. False for private
+            data: `verify` then checks weights and buffers, and outputs only for the batches that you pass.
 
     Raises:
         UnsupportedError: If the model has parameters that no rule covers, or no layer to protect.
@@ -94,6 +96,7 @@ class GPM(Loop):
         sketch: int | None = None,
         soft: float | None = None,
         own_rank: int = 0,
+        keep_examples: bool = True,
     ) -> None:
         options: dict[str, Any] = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
         options |= {"recall": recall, "lora": lora, "sketch": sketch, "soft": soft, "own_rank": own_rank}
@@ -114,14 +117,14 @@ class GPM(Loop):
             for subspace in (each for weight in self._protection.weights for each in weight.subspaces):
                 subspace.weights = subspace.weights  # with weights, it stores its directions and never their complement
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
-        self._settings = {"threshold": parsed.setting, **patterns, **options}
+        self._settings = {"threshold": parsed.setting, **patterns, **options, "keep_examples": keep_examples}
         self._tasks = 0
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
         self._recall = Recall(self._protection, self._constraint) if recall else None
         # The plain model is then no old task's network: a task's outputs need what the task keeps for itself.
         own = self._recall if own_rank or norm == "per-task" else None
-        self._verifier = Verifier(self._protection, self._constraint, self._buffers, own)
+        self._verifier = Verifier(self._protection, self._constraint, self._buffers, own, keep_examples)
         self._attached: list[Attachment] = []
         self._lock = Lock()  # two threads may not change a memory at once
 
@@ -249,7 +252,7 @@ class GPM(Loop):
 
         Call it after you train a task and before you consolidate it. It warns if old outputs moved by more than 10 %. It
         compares outputs for a few examples that `consolidate` keeps in RAM. They are never saved, so a memory that was loaded
-        or copied compares outputs only for `batches`, until its next `consolidate`.
+        or copied compares outputs only for `batches`, until its next `consolidate`; with keep_examples=False, always.
 
         Args:
             batches: Batches of an old task, or {task number: batches}, to measure the drift of outputs and layers on.

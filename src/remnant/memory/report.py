@@ -199,7 +199,8 @@ class Verification:
             lines += [f"{x.name:<{width}}            {_shown(x.drift)}" for x in self.tasks]
         else:
             lines.append(
-                "No outputs were compared: a loaded or copied memory has no examples of its tasks. Pass batches."
+                "No outputs were compared: a memory that was loaded or copied, or made with keep_examples=False, has no "
+                "examples of its tasks. Pass batches."
             )
         return "\n".join(lines)
 

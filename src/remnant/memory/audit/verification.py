@@ -1,7 +1,7 @@
 """Measures whether old outputs moved, and why: in the weights, in other state, or in something that is no tensor.
 
-The memory keeps a few examples of each task with the model's outputs for them, in RAM only. They tell what no comparison of
-weights can: that the model's code, a mask or an attribute has changed.
+Unless keep_examples=False, the memory keeps a few examples of each task with the model's outputs for them, in RAM only. They
+tell what no comparison of weights can: that the model's code, a mask or an attribute has changed.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Verifier:
     constraint: Constraint
     buffers: Buffers
     own: Recall | None = None  # has what each task keeps for itself, if no old task can do without
+    keep_examples: bool = True  # False for private data
     witnesses: list[Witness] = field(default_factory=list)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class Verifier:
 
     def remember(self, task: int, probe: Probe) -> None:
         """Keeps the probe's examples as those of a task that is consolidated now."""
-        if probe.examples is None or probe.inconclusive:
+        if probe.examples is None or probe.inconclusive or not self.keep_examples:
             return
         try:
             outputs, path = probe.before or (probe.outputs(), probe.path)
