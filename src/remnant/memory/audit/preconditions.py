@@ -11,6 +11,7 @@ from ..protected import ProtectedWeight, Weights
 from ..record.recorder import ConsolidationError, Grams, call, inputs_left_out
 from ..report import Verification
 from .probe import Probe
+from .trial import percent
 
 INCONCLUSIVE = "Whether the memory covers every use of the weights could not be tested on this model: {}."
 RANDOM = (
@@ -87,7 +88,7 @@ def refuse(
     if read := [repr(weight.name) for weight in trained if weight in uncovered or probe.inconclusive]:
         raise ConsolidationError(UNSEEN.format(", ".join(read)))
     if uncovered:
-        named = [f"{w.name!r} ({type(w.sites[0].module).__name__}, {by:.1%})" for w, by in uncovered.items()]
+        named = [f"{w.name!r} ({type(w.sites[0].module).__name__}, {percent(by)})" for w, by in uncovered.items()]
         raise ConsolidationError(UNCOVERED.format(", ".join(named)))
     return [repr(weight.name) for weight in trained]
 

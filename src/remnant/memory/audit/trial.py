@@ -26,6 +26,7 @@ LARGER = 10  # times that size, in the second try
 NOISY = 1e-3  # outputs that change more from one pass to the next cannot be compared
 HUGE = 1000  # times as large as ordinary outputs: the −1e9 of a mask, for example
 NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
+ZERO = 1e-60  # smaller outputs count as zero; the smallest float32 is 1e-45
 
 Change = Mapping[Tensor, Tensor]
 Found = dict[ProtectedWeight, float]  # uncovered weight → how far it moved the outputs
@@ -162,10 +163,15 @@ def relative_changes(before: list[Tensor], after: list[Tensor]) -> Tensor:
             parts = [finite]
             if bool((x.abs() > HUGE).any()):  # huge outputs would hide what the others do
                 parts = [finite & ordinary(x), finite & ~ordinary(x)]
-            changes.append(max(float((x - y)[part].norm() / x[part].norm().clamp(min=1e-12)) for part in parts))
+            changes.append(max(float((x - y)[part].norm() / x[part].norm().clamp(min=ZERO)) for part in parts))
         else:
             changes.append(float((x != y).double().mean()))
     return torch.tensor(changes, dtype=torch.float64)
+
+
+def percent(change: float) -> str:
+    """A change as a person reads it: 7.8% or 0.0029%, never 0.0%."""
+    return f"{change:.1%}" if change >= 0.001 else f"{100 * change:.2g}%"
 
 
 def ordinary(x: Tensor) -> Tensor:

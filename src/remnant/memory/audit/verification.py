@@ -24,7 +24,7 @@ from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
 from .probe import NARROW_ROUNDINGS, Probe
 from .state import Buffers, checksum
-from .trial import change_of, ordinary, placed
+from .trial import change_of, ordinary, percent, placed
 
 if TYPE_CHECKING:
     from ..constraint import Constraint
@@ -34,12 +34,12 @@ KEPT = 16  # tasks whose examples are kept, the last ones
 BYTES = 2**28  # fewer, if their outputs take more than that: those of a language model are large
 FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
 CODE_CHANGED = (
-    "With the weights and buffers of the last `consolidate`, the model gives different outputs from then ({:.1%} apart). "
+    "With the weights and buffers of the last `consolidate`, the model gives different outputs from then ({} apart). "
     "Something other than a tensor has changed: its code (a patched forward, another class, a hook), a parametrization or "
     "mask, or an attribute that forward, train() or eval() reads. Undo that change, or make a new memory for this model."
 )
 STATE_MOVED = (
-    "Old outputs moved by {:.1%} because these buffers changed: {}. No optimizer moves buffers: the module or your own code "
+    "Old outputs moved by {} because these buffers changed: {}. No optimizer moves buffers: the module or your own code "
     "did. Exclude them by name to accept the change."
 )
 MOVED_UNSEEN = (
@@ -216,7 +216,7 @@ class Verifier:
     def _uncovered(self, probe: Probe, steps: dict[Tensor, Tensor]) -> str:
         """Describes weights through which these steps from W₀ move outputs in ways that no rule covers, if there are any."""
         found = probe.uncovered(steps) if self.protection.unsupported != "free" else {}
-        return MOVED_UNSEEN.format(", ".join(f"{w.name!r} ({by:.1%})" for w, by in found.items())) if found else ""
+        return MOVED_UNSEEN.format(", ".join(f"{w.name!r} ({percent(by)})" for w, by in found.items())) if found else ""
 
     @contextmanager
     def _anchored(self, others: Mapping[Tensor, Tensor] | None = None) -> Iterator[None]:
@@ -241,7 +241,7 @@ class Verifier:
             moved = _common_change(last.outputs, outputs) if last.path <= last.probe.path else None
             if moved is not None and moved > last.probe.rounding:
                 if moved > 10 * change_of(outputs, last.probe.outputs()):
-                    return CODE_CHANGED.format(moved)
+                    return CODE_CHANGED.format(percent(moved))
             elif uncovered := self._uncovered(last.probe, steps):
                 return uncovered
         state = {name: tensor for name, tensor in self.buffers.watched() if tensor in own}
@@ -252,7 +252,7 @@ class Verifier:
                 changed = [
                     repr(name) for name, tensor in state.items() if not torch.equal(tensor, own[tensor].to(tensor))
                 ]
-                return STATE_MOVED.format(by, ", ".join(changed))
+                return STATE_MOVED.format(percent(by), ", ".join(changed))
         return ""
 
 
