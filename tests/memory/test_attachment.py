@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from small_net import Net, adamw, data, train
-from torch import nn
+from torch import Tensor, nn
 
 from remnant import GPM, LeakError
+from remnant.memory.protected import ProtectedWeight
 
 pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
 
@@ -71,6 +72,53 @@ def test_sparse_gradients_do_not_reach_remembered_rows(optimizer: Callable[..., 
     train(model, chosen, torch.arange(6), steps=5)
     assert torch.equal(model.weight[:3], before[:3])
     assert not torch.equal(model.weight[3:6], before[3:6])
+
+
+def test_a_sparse_gradient_is_projected_like_a_dense_one() -> None:
+    """`project` alone is exact for plain SGD, and directions of a weight below 1 keep their part of the gradient."""
+    gradients = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Embedding(10, 4, sparse=sparse)
+        memory = GPM(model, threshold=1.0)
+        memory.consolidate(torch.tensor([[0, 1, 2]]))
+        next(iter(memory.subspaces.values())).weights = torch.tensor([1.0, 0.25, 1.0])
+        (model(torch.tensor([5, 0, 1, 1, 5])) - 1).square().sum().backward()
+        memory.project()
+        gradients.append(model.weight.grad.to_dense())
+    assert not gradients[0][0].any()
+    assert gradients[0][[1, 5]].all()
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_the_projection_of_a_sparse_gradient_leaves_others_that_share_its_memory() -> None:
+    """torch hands the same numbers to both parameters of a sum."""
+    model = nn.Module()
+    model.table, model.shift = nn.Embedding(4, 3, sparse=True), nn.Parameter(torch.zeros(2, 3))
+    memory = GPM(model, threshold=1.0, exclude=["shift"])
+    memory.consolidate(torch.arange(2), forward=lambda model, words: model.table(words))
+    words = torch.arange(2)
+    (model.table(words) + model.shift).square().sum().backward()
+    before = model.shift.grad.clone()
+    memory.project()
+    assert not model.table.weight.grad.to_dense().any()
+    assert torch.equal(model.shift.grad, before)
+
+
+def test_plain_sgd_on_a_sparse_table_seldom_restores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its projected gradient does not reach remembered rows, so that nothing has to be put back."""
+    restored: list[Tensor] = []
+    original = ProtectedWeight.restore_rows
+    monkeypatch.setattr(
+        ProtectedWeight, "restore_rows", lambda own, start, rows: (restored.append(rows), original(own, start, rows))
+    )
+    model = nn.Embedding(10, 4, sparse=True)
+    memory = GPM(model, threshold=1.0)
+    memory.consolidate(torch.tensor([[0, 1, 2]]))
+    before = model.weight.detach().clone()
+    train(model, memory.attach(torch.optim.SGD(model.parameters(), lr=0.1)), torch.arange(6), steps=7)
+    assert torch.equal(model.weight[:3], before[:3])
+    assert not restored
 
 
 def test_a_hand_written_step_is_exact_with_project_and_restore(memory: GPM, net: Net) -> None:

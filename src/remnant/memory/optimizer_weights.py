@@ -52,9 +52,11 @@ class OptimizerWeights:
                 bundle.restore()
         for weight in self._alone:
             grad = weight.view.weight.grad
+            if along_gradient and weight.moved_along_gradient(self._parameters):
+                continue
             if only_rows and weight.view.one_hot and grad is not None and grad.is_sparse:
                 weight.restore_rows(self.anchors, grad._indices()[0])
-            elif not (along_gradient and weight.moved_along_gradient(self._parameters)):
+            else:
                 weight.restore(self.anchors)
         if self.frozen and not along_gradient:
             torch._foreach_copy_(shards(self.frozen), shards(self.anchors[p] for p in self.frozen))

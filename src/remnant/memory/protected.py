@@ -86,6 +86,8 @@ class ProtectedWeight:
     def project_gradient(self) -> None:
         """∇W ← ∇W − (∇W·M)·Mᵀ in `.grad` (Eq. 6–7)."""
         grads = [parameter.grad for parameter in self.parameters]
+        if self.view.one_hot and (grad := self.view.weight.grad) is not None and grad.is_sparse:
+            return self._project_rows(grad)
         if all(grad is None for grad in grads) or any(grad is not None and grad.is_sparse for grad in grads):
             return  # `restore` is exact without it, and handles sparse gradients
         tensors = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, grads, strict=True)]
@@ -107,9 +109,18 @@ class ProtectedWeight:
         stack = self._stack(tensors)
         self._write(tensors, self.projection(stack).remove_(stack))
 
+    def _project_rows(self, grad: Tensor) -> None:
+        """The same for a sparse gradient of an embedding. It is replaced, because its values may be shared with others."""
+        indices, values = grad._indices(), grad._values()
+        free = self.projection(grad).right.index_select(0, indices[0]).reshape(-1, *[1] * (values.ndim - 1))
+        self.view.weight.grad = torch.sparse_coo_tensor(
+            indices, values * free, grad.shape, is_coalesced=grad.is_coalesced(), check_invariants=False
+        )
+
     def moved_along_gradient(self, stepped: set[Tensor]) -> bool:
         """Whether a step of these parameters along their gradients moves the weight and all its biases together."""
-        return all(p in stepped and p.grad is not None and not p.grad.is_sparse for p in self.parameters)
+        one_hot = self.view.one_hot
+        return all(p in stepped and p.grad is not None and (one_hot or not p.grad.is_sparse) for p in self.parameters)
 
     def restore(self, anchors: Anchors, copies: list[Tensor] | None = None) -> None:
         """W ← W₀ + (W − W₀)·(I − M·Mᵀ), so that W·M = W₀·M after any optimizer's step; or the same for a copy's tensors."""
@@ -124,8 +135,10 @@ class ProtectedWeight:
     def restore_rows(self, anchors: Anchors, rows: Tensor) -> None:
         """`restore` for an embedding of which a step moved only these rows."""
         weight, start = self.view.weight.detach(), anchors[self.view.weight]
-        free = self.projection(weight, hard=True).right[rows, None] > 0
-        weight.index_copy_(0, rows, torch.where(free, weight[rows], start[rows]))
+        free = self.projection(weight, hard=True).right.index_select(0, rows)[:, None] > 0
+        # index_select takes half the time of indexing.
+        restored = torch.where(free, weight.index_select(0, rows), start.index_select(0, rows))
+        weight.index_copy_(0, rows, restored)
 
     def difference(self, anchors: Anchors) -> Tensor:
         """The stack of W − W₀, with its inputs in the order of the rows."""
