@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from two_ranks import equal_on_both_ranks
 
-from children import START
 from remnant import GPM, LeakError
 
 L = pytest.importorskip("lightning")
@@ -345,15 +343,7 @@ def learn_on_two_ranks(rank: int, folder: Path, port: int) -> None:
 
 
 def test_two_processes_end_with_the_same_weights_and_memory(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.start_processes(learn_on_two_ranks, args=(tmp_path, port), nprocs=2, start_method=START)
-    saved = [torch.load(tmp_path / f"weights{rank}.pt", weights_only=True) for rank in (0, 1)]
-    assert all(torch.equal(tensor, saved[1][name]) for name, tensor in saved[0].items())
-    memories = [GPM.load(tmp_path / f"rank{rank}.safetensors", Module()) for rank in (0, 1)]
-    for name, subspace in memories[0].subspaces.items():
-        assert torch.equal(subspace.basis, memories[1].subspaces[name].basis)  # type: ignore[union-attr]
+    memories = equal_on_both_ranks(learn_on_two_ranks, tmp_path, Module)
     alone = GPMCallback(threshold=ENERGY)
     trainer(alone).fit(Module(), task(0))
     assert memories[0].report().layers[0].added[0] == alone.memory.report().layers[0].added[0]

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_nets import SHAPES, network
+from small_nets import SHAPES, beside_gpm, network, train
 from torch import Tensor
 
 from remnant.data import Split
 from remnant.methods.api import API
-from remnant.methods.gpm import GradientProjection
 from remnant.models import Network
 from small_options import announced
 
@@ -33,11 +32,6 @@ def api(net: Network, kind: str = "mlp", **options: Any) -> API:
     given = {"lr": LR, "threshold": {"value": EPSILON}, "samples": 1000, "measure_samples": 1000}
     given |= {"widen": WIDEN, "aim": AIM, "room": ROOM}
     return announced(API(net, **{**given, **options}), *(data(kind, task) for task in range(3)))  # type: ignore[arg-type]
-
-
-def train(method: Any, split: Split) -> None:
-    for part in torch.arange(40).split(8):
-        method.step(split.x[part], split.y[part])
 
 
 class SlowAPI:
@@ -144,15 +138,7 @@ def test_what_later_tasks_add_changes_nothing_for_earlier_ones(kind: str) -> Non
 
 
 def test_with_enough_gradient_it_is_gpm() -> None:
-    ends = []
-    for kind in (API, GradientProjection):
-        net = network()
-        options: dict[str, Any] = {"lr": LR, "threshold": {"value": EPSILON}, "samples": 1000}
-        method = announced(kind(net, **options, **({"aim": 0.0} if kind is API else {})))
-        for task in range(2):
-            method.start(task)
-            train(method, data(seed=task))
-            method.finish(task, data(seed=task))
-        ends.append(method.logits(data(seed=1).x, 1))
-        assert method.capacity == 1
+    methods = list(beside_gpm(API, [data(seed=task) for task in range(2)], aim=0.0))
+    assert [method.capacity for method in methods] == [1, 1]
+    ends = [method.logits(data(seed=1).x, 1) for method in methods]
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-12)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from slow_trgp import SlowTRGP
-from small_nets import SHAPES, network
+from small_nets import SHAPES, network, train
 from torch import Tensor
 
 from remnant.data import Split
@@ -34,11 +34,6 @@ def learner(make: type[TRGP], kind: str = "mlp", **options: Any) -> Any:
     net = network(kind, bias=bool(options.pop("bias", False)))
     given.pop("bias", None)
     return announced(make(net, **given), *(data(kind, task) for task in range(3)))  # type: ignore[arg-type]
-
-
-def train(method: Any, split: Split) -> None:
-    for part in torch.arange(40).split(8):
-        method.step(split.x[part], split.y[part])
 
 
 class SlowCUBER(SlowTRGP):

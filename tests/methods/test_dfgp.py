@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_runs import resumed_to_the_same_matrix
 from torch import Tensor
 from torch.distributions import Beta
 
 from remnant.data import Split
-from remnant.experiments.execute import Plan, Progress, run
-from remnant.experiments.settings import resolve
 from remnant.methods import METHODS, Method
 from remnant.methods.dfgp import DFSGP, ascended, mixed
 from remnant.models import Network, build
@@ -22,15 +20,6 @@ from small_options import announced
 
 pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Old outputs moved")
 HOSTS = {"dfgpm": "gpm", "dfsgp": "sgp", "dftrgp": "trgp"}
-HEADS = """
-import torch
-from remnant.data import Stream
-
-def stream(seed):
-    g = torch.Generator().manual_seed(seed)
-    x = [torch.randn(60, 6, generator=g) for _ in range(3)]
-    return Stream.from_arrays([(x, x[:, n : 2 * n + 2].argmax(1)) for n, x in enumerate(x)], test=0.3, valid=0.2)
-"""
 
 
 def network(kind: str = "mlp") -> Network:
@@ -150,25 +139,6 @@ def test_uphill_moves_nothing_that_is_remembered_or_frozen(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(norms, after, strict=True))
 
 
-class KilledError(Exception):
-    pass
-
-
 def test_killed_in_a_task_it_resumes_to_the_same_matrix(tmp_path: Path) -> None:
-    (tmp_path / "heads.py").write_text(HEADS)
     few = ("training.epochs=3", "training.batch=10", "trust=0.1", "threshold=0.8")
-    settings = resolve(f"{tmp_path / 'heads.py'}:stream", "dftrgp", few)
-    (whole,) = run(Plan(settings, (0,), tmp_path / "whole", "cpu"), lambda progress: None)
-
-    def kill(progress: Progress) -> None:
-        if progress.task == 2 and progress.epoch is not None and progress.epoch.epoch == 2:
-            raise KilledError
-
-    plan = Plan(settings, (0,), tmp_path / "cut", "cpu", checkpoint_every=1, checkpoint_seconds=0.0)
-    with pytest.raises(KilledError):
-        run(plan, kill)
-    (resumed,) = run(plan, lambda progress: None)
-    matrices = [folder.matrix() for folder in (whole, resumed)]
-    assert all(matrix is not None for matrix in matrices)
-    values = [matrix.values for matrix in matrices if matrix is not None]
-    assert np.array_equal(*values, equal_nan=True)
+    resumed_to_the_same_matrix("dftrgp", tmp_path, *few)

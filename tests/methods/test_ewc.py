@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from small_runs import transfer_of
 from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.evaluation import backward_transfer
-from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.methods.ewc import EWC, fisher_diagonal
 from remnant.methods.parts import per_example
@@ -230,18 +229,9 @@ def test_no_penalty_is_so_strong_that_weights_overshoot() -> None:
 # --- whole runs -------------------------------------------------------------------------------------------------------
 
 
-def bwt(method: str, benchmark: str, root: Path, *overrides: str) -> float:
-    (folder,) = run(Plan(resolve(benchmark, method, overrides), (0,), root, "cpu"), lambda progress: None)
-    matrix = folder.matrix()
-    assert matrix is not None
-    return float(backward_transfer(matrix))
-
-
 def test_it_forgets_less_than_no_protection(tmp_path: Path) -> None:
     few = ("stream.tasks=2", "training.epochs=4")
-    plain = bwt("finetune", "permuted-digits", tmp_path, *few)
-    protected = bwt("ewc", "permuted-digits", tmp_path, *few)
-    assert protected > plain + 0.03
+    assert transfer_of("ewc", tmp_path, *few) > transfer_of("finetune", tmp_path, *few) + 0.03
 
 
 def test_two_tasks_of_small_pictures_on_the_residual_network_of_five_datasets(tmp_path: Path) -> None:

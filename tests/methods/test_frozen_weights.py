@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_nets import data, network
+from small_nets import data, learn_task, network
 
 from remnant.data import Split
 from remnant.methods import METHODS, Method
@@ -48,16 +48,7 @@ def learnable(task: int) -> Split:
 
 
 def learn(method: Method, task: int, split: Split, epochs: int = 4) -> None:
-    method.start(task)
-    for epoch in range(epochs):
-        method.lr.fill_(LR)
-        method.network.train()
-        method.on_epoch_start(epoch, epochs, 5)
-        for rows in method.order(split, 8).split(8):
-            method.step(split.x[rows], split.y[rows])
-        method.on_epoch_end()
-    method.network.eval()
-    method.finish(task, split)
+    learn_task(method, task, split, epochs=epochs, lr=LR)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=NAMES)

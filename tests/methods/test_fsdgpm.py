@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from small_nets import train
 from torch import Tensor
 
 from remnant.data import Split
@@ -31,11 +32,6 @@ def data(seed: int, count: int = 40) -> Split:
 def fsdgpm(net: Network, **options: Any) -> FSDGPM:
     given: dict[str, Any] = {"lr": LR, "threshold": {"value": 0.8}, "samples": 500, "memory": 30, "ascent": ASCENT}
     return FSDGPM(net, **{**given, "importance_lr": RATE, "importance_start": 0.1, **options})
-
-
-def train(method: FSDGPM, split: Split) -> None:
-    for part in torch.arange(len(split)).split(8):
-        method.step(split.x[part], split.y[part])
 
 
 class SlowFSDGPM:

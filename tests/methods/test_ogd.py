@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from small_nets import smaller_data as data
+from small_nets import smaller_network as network
 from torch import Tensor
 
 from remnant.data import Split
@@ -19,18 +20,7 @@ from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.memory import ConsolidationError
 from remnant.methods.ogd import OGD, orthonormal
-from remnant.models import Network, build
-
-
-def network(classes: int | Sequence[int] = 3, kind: str = "mlp", **options: Any) -> Network:
-    usual: dict[str, Any] = {"hidden": (7, 6)} if kind == "mlp" else {"width": 2}
-    shape = (8,) if kind == "mlp" else (3, 19, 19)
-    return build(kind, input_shape=shape, classes=classes, seed=3, **{**usual, **options})
-
-
-def data(shape: Sequence[int] = (8,), count: int = 30, seed: int = 0, dtype: torch.dtype = torch.float32) -> Split:
-    g = torch.Generator().manual_seed(seed)
-    return Split.of(torch.randn(count, *shape, generator=g).to(dtype), torch.randint(0, 3, (count,), generator=g))
+from remnant.models import Network
 
 
 def learn(method: OGD, task: int, split: Split, epochs: int = 1) -> None:

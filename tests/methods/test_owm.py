@@ -11,29 +11,19 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from small_nets import smaller_data as data
+from small_nets import smaller_network as network
+from small_runs import transfer_of
 from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.evaluation import backward_transfer
-from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 from remnant.memory import views_of
 from remnant.methods.owm import OWM, Projector
-from remnant.models import Network, build
+from remnant.models import Network
 from remnant.options import OptionError
 
 ONE = {"*": 1.0}
-
-
-def network(classes: int | Sequence[int] = 3, kind: str = "mlp", **options: Any) -> Network:
-    usual: dict[str, Any] = {"hidden": (7, 6)} if kind == "mlp" else {"width": 2}
-    shape = (8,) if kind == "mlp" else (3, 19, 19)
-    return build(kind, input_shape=shape, classes=classes, seed=3, **{**usual, **options})
-
-
-def data(shape: Sequence[int] = (8,), count: int = 30, seed: int = 0, dtype: torch.dtype = torch.float32) -> Split:
-    g = torch.Generator().manual_seed(seed)
-    return Split.of(torch.randn(count, *shape, generator=g).to(dtype), torch.randint(0, 3, (count,), generator=g))
 
 
 def learn(method: OWM, task: int, split: Split) -> None:
@@ -280,10 +270,4 @@ def test_one_layer_can_be_set_by_its_name_or_pattern() -> None:
 
 def test_a_run_forgets_less_than_without_it(tmp_path: Path) -> None:
     few = ("stream.tasks=2", "training.epochs=3", "network.hidden=[40, 40]")
-    transfer = {}
-    for method in ("finetune", "owm"):
-        (folder,) = run(Plan(resolve("permuted-digits", method, few), (0,), tmp_path, "cpu"), lambda progress: None)
-        matrix = folder.matrix()
-        assert matrix is not None
-        transfer[method] = backward_transfer(matrix)
-    assert transfer["owm"] > transfer["finetune"] + 0.05
+    assert transfer_of("owm", tmp_path, *few) > transfer_of("finetune", tmp_path, *few) + 0.05

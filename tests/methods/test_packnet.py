@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from small_nets import data_for, learn_task
 from torch import Tensor
 
 from remnant.data import Split
@@ -29,23 +30,8 @@ def network(kind: str = "mlp", classes: Sequence[int] = (3, 3, 3), **options: An
     return build(kind, input_shape=shape, classes=classes, seed=3, **{**usual, **options}).double()
 
 
-def data(net: Network, seed: int, count: int = 24) -> Split:
-    g = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, *net.input_shape, generator=g, dtype=torch.float64)
-    return Split.of(x, torch.randint(0, 3, (count,), generator=g))
-
-
 def learn(method: PackNet, task: int, split: Split, epochs: int = 4, lr: float = 0.125) -> None:
-    method.start(task)
-    for epoch in range(epochs):
-        method.lr.fill_(lr)
-        method.network.train()
-        method.on_epoch_start(epoch, epochs, 3)
-        for part in torch.arange(len(split)).split(8):
-            method.step(split.x[part], split.y[part])
-        method.on_epoch_end()
-    method.network.eval()
-    method.finish(task, split)
+    learn_task(method, task, split, epochs=epochs, lr=lr, shuffled=False)
 
 
 class SlowPackNet:
@@ -93,7 +79,7 @@ def test_three_tasks_are_packed_as_by_hand() -> None:
     ours, theirs = network(), network()
     method, slow = PackNet(ours, lr=0.125, retrain=2), SlowPackNet(theirs)
     for task in range(3):
-        split = data(ours, task)
+        split = data_for(ours, task)
         learn(method, task, split)
         slow.learn(task, split, 4, 2)
         for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
@@ -112,9 +98,9 @@ def test_a_tasks_outputs_never_change(kind: str, options: dict[str, Any], optimi
     method = PackNet(network(kind, **options), lr=0.1, retrain=1)
     if optimizer:
         method.use_optimizer(**optimizer)
-    x, outputs = data(method.network, 9).x, []
+    x, outputs = data_for(method.network, 9).x, []
     for task in range(3):
-        learn(method, task, data(method.network, task), epochs=2, lr=0.01)
+        learn(method, task, data_for(method.network, task), epochs=2, lr=0.01)
         with torch.no_grad():
             outputs.append(method.logits(x, task))
             assert torch.equal(outputs[task], method.network(x, task))  # at its end, a task has all weights in use
@@ -126,9 +112,9 @@ def test_a_tasks_outputs_never_change(kind: str, options: dict[str, Any], optimi
 def test_a_task_that_stops_early_is_pruned_all_the_same() -> None:
     method = PackNet(network(), lr=0.1, retrain=2)
     before = {name: tensor.clone() for name, tensor in method.network.state_dict().items()}
-    learn(method, 0, data(method.network, 0), epochs=2)
+    learn(method, 0, data_for(method.network, 0), epochs=2)
     method.network.load_state_dict(before)
-    method.finish(0, data(method.network, 0))
+    method.finish(0, data_for(method.network, 0))
     shares = [float((p != 0).double().mean()) for p in method.weights.values()]
     assert shares == pytest.approx([1 / 3] * 2, abs=0.02)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_runs import HEADS
 
 from remnant.data import Split
 from remnant.evaluation import AccuracyMatrix, backward_transfer
@@ -20,15 +21,6 @@ from remnant.methods import METHODS
 from remnant.models import build
 
 REPLAY = ["er", "agem", "gem", "mega-i", "mega-ii"]
-HEADS = """
-import torch
-from remnant.data import Stream
-
-def stream(seed):
-    g = torch.Generator().manual_seed(seed)
-    x = [torch.randn(60, 6, generator=g) for _ in range(3)]
-    return Stream.from_arrays([(x, x[:, n : 2 * n + 2].argmax(1)) for n, x in enumerate(x)], test=0.3, valid=0.2)
-"""
 
 
 def run(

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_nets import data, network
+from small_nets import beside_gpm, data, network, train
 from torch import Tensor
 
-from remnant.data import Split, Task
-from remnant.methods.gpm import GradientProjection
+from remnant.data import Task
 from remnant.methods.rogo import ROGO
 from remnant.models import Network
 from remnant.training import Schedule, Trainer, TrainingState, run_to_completion
@@ -29,11 +28,6 @@ def rogo(net: Network, kind: str = "mlp", **options: Any) -> ROGO:
     given = {"lr": LR, "threshold": {"value": EPSILON}, "samples": 1000, "relax_samples": 1000, "relax_at": LR}
     given |= {"relax_energy": ENERGY, "alike": ALIKE, "stiffness": STIFFNESS}
     return announced(ROGO(net, **{**given, **options}), *(data(kind, task) for task in range(3)))  # type: ignore[arg-type]
-
-
-def train(method: Any, split: Split) -> None:
-    for part in torch.arange(40).split(8):
-        method.step(split.x[part], split.y[part])
 
 
 def learn(method: ROGO, tasks: int, kind: str = "mlp") -> None:
@@ -157,17 +151,8 @@ def test_the_folded_network_is_the_unfolded_one(kind: str, bias: bool) -> None:
 
 
 def test_without_relaxing_it_is_gpm() -> None:
-    ends = []
-    for kind in (ROGO, GradientProjection):
-        net = network()
-        options: dict[str, Any] = {"lr": LR, "threshold": {"value": EPSILON}, "samples": 1000}
-        method = announced(kind(net, **options, **({"most": 0} if kind is ROGO else {})))
-        for task in range(2):
-            method.start(task)
-            train(method, data(seed=task))
-            torch.manual_seed(0)
-            method.finish(task, data(seed=task))
-        ends.append([p for name, p in net.named_parameters() if "scales" not in name])
+    methods = beside_gpm(ROGO, [data(seed=task) for task in range(2)], most=0)
+    ends = [[p for name, p in method.network.named_parameters() if "scales" not in name] for method in methods]
     for a, b in zip(*ends, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_nets import data_for, learn_task
 
 from remnant.data import Split
 from remnant.experiments.settings import resolve
@@ -29,23 +30,8 @@ def network(kind: str = "mlp", classes: Sequence[int] = (3, 3, 3), **options: An
     return build(kind, input_shape=shape, classes=classes, seed=3, **{**usual, **options}).double()
 
 
-def data(net: Network, seed: int, count: int = 24) -> Split:
-    g = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, *net.input_shape, generator=g, dtype=torch.float64)
-    return Split.of(x, torch.randint(0, 3, (count,), generator=g))
-
-
 def learn(method: SPACE, task: int, split: Split, epochs: int = 3, lr: float = 0.05) -> None:
-    method.start(task)
-    for epoch in range(epochs):
-        method.lr.fill_(lr)
-        method.network.train()
-        method.on_epoch_start(epoch, epochs, 3)
-        for part in method.order(split, 8).split(8):
-            method.step(split.x[part], split.y[part])
-        method.on_epoch_end()
-    method.network.eval()
-    method.finish(task, split)
+    learn_task(method, task, split, epochs=epochs, lr=lr)
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
@@ -72,7 +58,7 @@ def test_filters_are_counted_as_by_regression_and_svd(old: int, threshold: float
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_covariances_are_of_the_outputs_before_the_relu(kind: str) -> None:
     method = SPACE(network(kind), samples=1000)
-    split, outputs = data(method.network, 0), []
+    split, outputs = data_for(method.network, 0), []
     first = method.units[0].made_by[0].layer
     handle = first.register_forward_hook(lambda module, inputs, output: outputs.append(output.detach()))
     found = method.covariances(split)
@@ -95,10 +81,10 @@ def test_old_filters_never_move_and_old_outputs_never_change(kind: str, options:
     method = SPACE(network(kind, **options), threshold=0.7, retrain=1)
     if optimizer:
         method.use_optimizer(**optimizer)
-    x, outputs, filters = data(method.network, 9).x, [], []
+    x, outputs, filters = data_for(method.network, 9).x, [], []
     layers = [(units, layer) for units in method.units for layer, _, _ in units.made_by]
     for task in range(3):
-        learn(method, task, data(method.network, task), epochs=2, lr=0.01)
+        learn(method, task, data_for(method.network, task), epochs=2, lr=0.01)
         widths = dict(zip(method.units, method.widths[task], strict=True))
         filters.append([p[: widths[units]].detach().clone() for units, layer in layers for p in layer.parameters()])
         with torch.no_grad():
@@ -115,8 +101,8 @@ def test_old_filters_never_move_and_old_outputs_never_change(kind: str, options:
 def test_a_task_uses_the_first_filters_alone() -> None:
     method = SPACE(network(), threshold=0.7, retrain=1)
     for task in range(2):
-        learn(method, task, data(method.network, task))
-    x, net = data(method.network, 9).x, method.network
+        learn(method, task, data_for(method.network, task))
+    x, net = data_for(method.network, 9).x, method.network
     for task in range(2):
         first, second = method.widths[task]
         hidden = F.relu(x @ net.hidden[0].weight[:first].T + net.hidden[0].bias[:first])  # type: ignore[index, union-attr]

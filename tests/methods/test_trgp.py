@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from slow_trgp import SlowTRGP
-from small_nets import SHAPES, data, network
+from small_nets import SHAPES, data, network, train
+from small_runs import resumed_to_the_same_matrix
 from torch import nn
 
-from remnant.data import Split
-from remnant.experiments.execute import Plan, Progress, run
-from remnant.experiments.settings import resolve
 from remnant.memory import Subspace
 from remnant.methods import METHODS
 from remnant.methods.gpm import GradientProjection
@@ -24,25 +21,11 @@ from remnant.models import Network
 from small_options import OPTIONS, announced
 
 pytestmark = pytest.mark.filterwarnings("ignore:These layers are full")
-HEADS = """
-import torch
-from remnant.data import Stream
-
-def stream(seed):
-    g = torch.Generator().manual_seed(seed)
-    x = [torch.randn(60, 6, generator=g) for _ in range(3)]
-    return Stream.from_arrays([(x, x[:, n : 2 * n + 2].argmax(1)) for n, x in enumerate(x)], test=0.3, valid=0.2)
-"""
 
 
 def trgp(net: Network, kind: str = "mlp", **options: Any) -> TRGP:
     given = {"lr": 0.125, "threshold": {"value": 0.8}, "samples": 1000, "trust": 0.1, **options}
     return announced(TRGP(net, **given), *(data(kind, task) for task in range(3)))
-
-
-def train(method: Any, split: Split) -> None:
-    for part in torch.arange(40).split(8):
-        method.step(split.x[part], split.y[part])
 
 
 def learn(method: Any, tasks: int, kind: str = "mlp") -> None:
@@ -188,32 +171,10 @@ def test_the_public_codes_faults_are_switches() -> None:
     assert not torch.allclose(inputs[0].keep(torch.eye(10)), inputs[1].keep(torch.eye(10)), atol=1e-6)  # type: ignore[union-attr]
 
 
-class KilledError(Exception):
-    pass
-
-
 def test_killed_in_a_task_it_resumes_to_the_same_matrix(tmp_path: Path) -> None:
-    (tmp_path / "heads.py").write_text(HEADS)
     few = ("training.epochs=3", "training.batch=10", "trust=0.1", "threshold=0.8", "training.patience=1")
     few = (*few, "training.factor=2", "training.lr_min=1e-9")  # early stopping restores the best Q
-    settings = resolve(f"{tmp_path / 'heads.py'}:stream", "trgp", few)
-    (whole,) = run(Plan(settings, (0,), tmp_path / "whole", "cpu"), lambda progress: None)
-
-    def kill(progress: Progress) -> None:
-        if progress.task == 2 and progress.epoch is not None and progress.epoch.epoch == 2:
-            raise KilledError
-
-    plan = Plan(settings, (0,), tmp_path / "cut", "cpu", checkpoint_every=1, checkpoint_seconds=0.0)
-    with pytest.raises(KilledError):
-        run(plan, kill)
-    (resumed,) = run(plan, lambda progress: None)
-    matrices = [folder.matrix() for folder in (whole, resumed)]
-    assert matrices[0] is not None
-    assert matrices[1] is not None
-    assert np.array_equal(matrices[0].values, matrices[1].values, equal_nan=True)
-    result = resumed.result()
-    assert result is not None
-    assert result["capacity"] > 1
+    assert resumed_to_the_same_matrix("trgp", tmp_path, *few)["capacity"] > 1
 
 
 @pytest.mark.parametrize("name", ["trgp", "dftrgp", "cuber"])
