@@ -8,7 +8,7 @@ from .drift import activation_drift
 from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
 from .projection import full_precision
-from .recall import Recognition
+from .recognition import Recognition
 from .record.recorder import ConsolidationError
 from .report import LeakError, MemoryReport, Truncation, Verification
 from .state import StateError

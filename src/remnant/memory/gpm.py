@@ -22,7 +22,8 @@ from .discovery import Protection
 from .loop import Loop
 from .loss import Loss, usual_loss
 from .own_parts import restart
-from .recall import Recall, Recognition
+from .recall import Recall
+from .recognition import Recognition
 from .record import recorder
 from .record.consolidation import Growth, all_or_nothing, remember
 from .record.recorder import Forward

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from .discovery import Protection, clean
 from .distributed import summed
 from .loss import Loss
 from .protected import ProtectedWeight
+from .recognition import Recognition, recognised
 from .record.batches import is_numbered, map_tensors, stream, tensors_in
 from .record.consolidation import Grown
 from .record.recorder import Forward, Grams, eager_eval, record_rows
@@ -32,13 +33,6 @@ from .subspace import Subspace
 
 Ranks = dict[str, list[int]]  # weight → the rank of each group's subspace
 Values = dict[Tensor, Tensor]  # parameter or buffer → its value
-
-
-class Recognition(NamedTuple):
-    """The task that each example most likely belongs to, and a confidence from 0 (two tasks fit equally well) to 1."""
-
-    task: Tensor
-    confidence: Tensor
 
 
 @dataclass(frozen=True)
@@ -184,12 +178,7 @@ class Recall:
         examples = len(next(tensors_in(batch)))
         if rows[0].shape[0] % examples:
             raise ValueError(f"The rows of {name!r} cannot be assigned to examples. Pass one example at a time.")
-        inputs = [record.inputs for record in self.tasks]
-        nothing = [type(subspace)(subspace.capacity) for subspace in inputs[0]]  # "no task" competes, too
-        *residuals, whole = (_residual(rows, own).reshape(examples, -1).sum(dim=1) for own in (*inputs, nothing))
-        best, task = torch.stack(residuals).min(dim=0)
-        second = torch.stack([*residuals, whole]).scatter(0, task[None], torch.inf).amin(dim=0)
-        return Recognition(task, torch.where(second > 0, 1 - best / second, 0))
+        return recognised(rows, [record.inputs for record in self.tasks], examples)
 
     def first_layer(self, batch: Any, forward: Forward) -> tuple[str, Tensor]:
         """The protected layer that the forward pass reaches first, and its input rows (groups, N, n) or indices (1, N)."""
@@ -282,15 +271,6 @@ def _ranks(saved: Mapping[str, Any], subspaces: Mapping[str, list[Subspace]], be
 
 def _each_group(stack: Tensor, subspaces: list[Subspace]) -> Tensor:
     return torch.stack([subspace.remove(matrix) for matrix, subspace in zip(stack, subspaces, strict=True)])
-
-
-def _residual(rows: Tensor, own: list[Subspace]) -> Tensor:
-    """‖x − B·Bᵀ·x‖² of every row, summed over the groups."""
-    if rows.is_floating_point():
-        outside = _each_group(rows.double(), own)
-        return outside.square().sum(dim=(0, 2))
-    unused = own[0].remove(torch.ones(own[0].capacity, dtype=torch.float64, device=rows.device))
-    return unused[rows[0]]
 
 
 def _assign(values: Values) -> None:
