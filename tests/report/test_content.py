@@ -17,6 +17,6 @@ def test_the_command_to_run_again_has_the_same_seeds(seeds: tuple[int, ...], tmp
     for seed in seeds:
         run(tmp_path, settings("pmnist", "gpm", ["lr=0.02"]), seed)
     (variant,) = make_content([tmp_path]).collection.variants
-    words = shlex.split(variant.command)
+    words = shlex.split(variant.command([run.seed for run in variant.runs]))
     assert words[:-1] == ["remnant", "run", "pmnist", "gpm", "--set", "lr=0.02", "--seeds"]
     assert parse_seeds(words[-1]) == seeds

@@ -13,7 +13,7 @@ from remnant.evaluation import Spread
 from remnant.experiments.paper import save_timings
 from remnant.experiments.settings import resolve
 from remnant.report.content import Content, make_content
-from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, cell_text, to_csv
+from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, to_csv
 from remnant.report.page import render
 from remnant.report.tables import PAPER_RANKS
 
@@ -24,7 +24,7 @@ def grid(content: Content, name: str) -> Grid:
 
 def row(found: Grid, *first: str) -> dict[str, str]:
     headings = [column.full_heading for column in found.columns]
-    rows = [dict(zip(headings, map(cell_text, cells), strict=True)) for cells in found.rows]
+    rows = [dict(zip(headings, map(str, cells), strict=True)) for cells in found.rows]
     return next(cells for cells in rows if list(cells.values())[: len(first)] == list(first))
 
 
@@ -93,7 +93,7 @@ def test_ranks_per_layer_and_task_with_total_and_capacity(content: Content) -> N
 
 def test_everything_names_settings_and_unfinished_seeds(content: Content) -> None:
     rows = grid(content, "everything").rows
-    gpm = [[cell_text(cell) for cell in cells] for cells in rows if cells[:2] == ("Permuted MNIST", "GPM")]
+    gpm = [[str(cell) for cell in cells] for cells in rows if cells[:2] == ("Permuted MNIST", "GPM")]
     assert [(cells[2], cells[6]) for cells in gpm] == [
         ("as in the recipe", "3 + 1 unfinished"),
         ("training.epochs=1", "1"),
@@ -102,8 +102,8 @@ def test_everything_names_settings_and_unfinished_seeds(content: Content) -> Non
 
 @pytest.mark.parametrize("value", [-0.0001, 0.0])
 def test_no_negative_zero(value: float) -> None:
-    assert Number(Spread(value)).text == "0.00"
-    assert Number(Spread(-1.5, 0.25)).text == "−1.50 ± 0.25"
+    assert str(Number(Spread(value))) == "0.00"
+    assert str(Number(Spread(-1.5, 0.25))) == "−1.50 ± 0.25"
 
 
 ODD = Grid(

@@ -129,8 +129,8 @@ def test_a_table_that_lost_an_entry_is_named(tmp_path: Path) -> None:
     run(tmp_path, settings("pmnist", "owm", ['alpha_start={"hidden.0" = 3.0}']))
     run(tmp_path, settings("split-cifar100", "gpm", ["layer_samples={}"]))
     gpm, owm = sorted(collect(read(tmp_path)).variants, key=lambda variant: variant.method)
-    assert (gpm.label, gpm.command) == ("no layer_samples", "")  # no --set leads there
-    assert (owm.label, owm.command) == ("alpha_start.hidden.0=3.0, no alpha_start.*", "")
+    assert (gpm.label, gpm.command([0])) == ("no layer_samples", "")  # no --set leads there
+    assert (owm.label, owm.command([0])) == ("alpha_start.hidden.0=3.0, no alpha_start.*", "")
 
 
 def test_edited_settings_are_kept_apart(tmp_path: Path) -> None:

@@ -10,29 +10,16 @@ from typing import TYPE_CHECKING
 from remnant.errors import UserError
 from remnant.lazy import lazy_exports
 
+from .comparison import Compared, compare_runs
+from .comparison_files import comparison_rows, comparison_text, save_comparison
+from .one_run import open_run
+from .two_runs import difference, matrix_difference
+
 if TYPE_CHECKING:
-    from .comparison import Compared, compare_runs
-    from .comparison_files import comparison_rows, comparison_text, save_comparison
     from .content import Content
-    from .one_run import open_run
-    from .two_runs import difference, matrix_difference
     from .watch import watch_report
-else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "Compared": ".comparison",
-            "Content": ".content",
-            "compare_runs": ".comparison",
-            "comparison_rows": ".comparison_files",
-            "comparison_text": ".comparison_files",
-            "difference": ".two_runs",
-            "matrix_difference": ".two_runs",
-            "open_run": ".one_run",
-            "save_comparison": ".comparison_files",
-            "watch_report": ".watch",
-        },
-    )
+else:  # these import matplotlib and Jinja, which may be missing
+    __getattr__, __dir__ = lazy_exports(__name__, {"Content": ".content", "watch_report": ".watch"})
 
 __all__ = [
     "Compared",

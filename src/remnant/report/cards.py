@@ -51,7 +51,7 @@ def _lead(best: Variant, second: Variant) -> tuple[str, str]:
     interval = welch(best.acc, second.acc)
     if interval is None:
         return margin, ONE_SEED
-    low, high = (Number(Spread(bound)).text for bound in interval)
+    low, high = (Number(Spread(bound)) for bound in interval)
     word = "Settled" if interval[0] > 0 or interval[1] < 0 else "Not settled"
     return margin, f"{word}: the 95 % interval of the difference is {low} to {high} points (Welch)."
 
@@ -68,4 +68,4 @@ def _against_paper(variant: Variant) -> str:
 
 
 def _percent(spread: Spread) -> str:
-    return f"{Number(spread).text} %"
+    return f"{Number(spread)} %"

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import isnan, nan
+from math import isnan
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +15,9 @@ from remnant.experiments.settings import recipe
 from .names import BOUNDS
 from .records import Reading, RunRecord, read_runs
 from .statistics import paired, welch
-from .variants import Variant, collect, flatten
+from .variants import NAMES, Variant, collect, flatten
 
 BEST, CANNOT_SAY = "*", "?"
-NAMES = ("benchmark", "method", "protocol")  # settings that a table shows elsewhere
 NO_DIFFERENCE = 1e-9  # accuracies are sums of fractions, which round
 
 
@@ -32,31 +32,24 @@ class Measure:
     places: int = 3
 
     def text(self, value: Spread, sign: str = "-") -> str:
-        return scaled(value, self.scale).text(self.places, sign)
-
-
-def scaled(value: Spread, scale: float) -> Spread:
-    mean, sd = (None if part is None else scale * part for part in (value.mean, value.sd))
-    return Spread(mean, sd, value.n)
-
-
-def _result(name: str) -> Callable[[RunRecord], float | None]:
-    return lambda run: getattr(run.result, name)
+        mean, sd = (None if part is None else self.scale * part for part in (value.mean, value.sd))
+        return Spread(mean, sd).text(self.places, sign)
 
 
 def _forgetting(run: RunRecord) -> float | None:
-    value = average_forgetting(run.matrix) if run.learned and run.matrix else nan
-    return None if isnan(value) else value
+    if run.matrix is None or not run.learned or isnan(value := average_forgetting(run.matrix)):
+        return None
+    return value
 
 
 # Wall-clock times are not ranked, because runs may have shared their device.
 MEASURES = {
-    "acc": Measure("ACC %", _result("acc"), 1, 100.0, 2),
-    "bwt": Measure("BWT", _result("bwt"), 1),
+    "acc": Measure("ACC %", attrgetter("result.acc"), 1, 100.0, 2),
+    "bwt": Measure("BWT", attrgetter("result.bwt"), 1),
     "forgetting": Measure("forgetting", _forgetting, -1),
-    "learning_accuracy": Measure("learning acc. %", _result("learning_accuracy"), 1, 100.0, 2),
+    "learning_accuracy": Measure("learning acc. %", attrgetter("result.learning_accuracy"), 1, 100.0, 2),
     "seconds": Measure("time s", lambda run: sum(run.result.seconds.values()) if run.result else None, places=1),
-    "memory_bytes": Measure("memory kB", _result("memory_bytes"), scale=1e-3, places=0),
+    "memory_bytes": Measure("memory kB", attrgetter("result.memory_bytes"), scale=1e-3, places=0),
 }
 
 

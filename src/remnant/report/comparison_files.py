@@ -1,7 +1,5 @@
 """A comparison as a table for people (terminal, Markdown, LaTeX) and as records for programs (JSON, CSV)."""
 
-import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from remnant.evaluation import Spread
 from remnant.files import explained, to_json, write
 
 from .comparison import BEST, CANNOT_SAY, MEASURES, Compared, Comparison, Estimate, Row
-from .grid import Column, Grid, not_a_formula
+from .grid import Column, Grid, csv_text, not_a_formula
 from .names import slug
 
 FORMATS = {"markdown": "md", "latex": "tex", "json": "json", "csv": "csv"}  # and the endings of their files
@@ -77,8 +75,12 @@ def record(comparison: Comparison) -> dict[str, Any]:
         "stream": list(comparison.stream),
         "methods": [
             {
-                **{name: getattr(row.variant, name) for name in ("method", "digest", "command")},
-                **{"settings": list(row.settings), "seeds": [run.seed for run in row.variant.runs], "bound": row.bound},
+                "method": row.variant.method,
+                "digest": row.variant.digest,
+                "command": row.variant.command(seeds := [run.seed for run in row.variant.runs]),
+                "settings": list(row.settings),
+                "seeds": seeds,
+                "bound": row.bound,
                 **{name: _numbers(name, estimate) for name, estimate in row.estimates.items()},
             }
             for row in comparison.rows
@@ -97,15 +99,12 @@ def _numbers(name: str, estimate: Estimate) -> dict[str, Any]:
 
 def _csv(compared: Compared) -> str:
     """The records, a line for each method. Lists become words, and missing values are empty."""
-    lines: list[dict[str, Any]] = []
-    for comparison in map(record, compared.comparisons):
-        where = {"benchmark": comparison["benchmark"], "stream": ", ".join(comparison["stream"])}
-        lines += [{**where, **_flat(method)} for method in comparison["methods"]]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    lines = [
+        _flat({"benchmark": comparison["benchmark"], "stream": comparison["stream"], **method})
+        for comparison in map(record, compared.comparisons)
+        for method in comparison["methods"]
+    ]
+    return csv_text([lines[0], *(line.values() for line in lines)])
 
 
 def _flat(method: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from .cards import Card, make_card
 from .comparison import Comparison, comparisons
 from .figures import Drawing, make_sections
 from .grid import Grid
-from .names import expected_methods, run_command, title_of
+from .names import expected_methods, has_recipe, title_of
 from .one_run import OneRun
 from .records import read_runs
 from .tables import all_grids
@@ -34,7 +34,9 @@ class Content(NamedTuple):
     def missing(self) -> list[str]:
         """The command for each entry of the paper's tables that has no finished run."""
         return [
-            run_command(benchmark, method) or f"{title_of(method, benchmark)}: no recipe yet"
+            f"remnant run {benchmark} {method} --seeds 5"
+            if has_recipe(benchmark, method)
+            else f"{title_of(method, benchmark)}: no recipe yet"
             for benchmark, methods in expected_methods().items()
             for method in methods
             if method not in self.collection.mains(benchmark)

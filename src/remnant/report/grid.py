@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -20,8 +21,7 @@ class Number:
     places: int = 2
     sign: str = "-"
 
-    @property
-    def text(self) -> str:
+    def __str__(self) -> str:
         """The number for people, with a true minus sign."""
         return self.value.text(self.places, self.sign).replace("-", "−")
 
@@ -90,11 +90,6 @@ class Grid:
         return all(self.is_missing(row) or "paper" in row for row in self.rows)
 
 
-def cell_text(cell: Cell) -> str:
-    """The cell as people read it."""
-    return cell.text if isinstance(cell, Number) else cell
-
-
 def number(value: Spread | float | None, places: int = 2, sign: str = "-", *, otherwise: str = NO_VALUE) -> Cell:
     """Makes a cell of a mean ± sd or of a plain number; `otherwise` replaces a missing one."""
     spread = value if isinstance(value, Spread) else Spread(value)
@@ -103,13 +98,17 @@ def number(value: Spread | float | None, places: int = 2, sign: str = "-", *, ot
 
 def to_csv(grid: Grid) -> str:
     """Prints numbers as programs read them; means and deviations have separate columns."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     headings = [(column.full_heading, f"{column.full_heading} sd") for column in grid.columns]
     rows = [[cell.plain if isinstance(cell, Number) else (not_a_formula(cell), "") for cell in r] for r in grid.rows]
-    for row in (headings, *rows):
-        pairs = zip(grid.columns, row, strict=True)
-        writer.writerow([part for column, pair in pairs for part in pair[: 1 + column.spread]])
+    widths = [1 + column.spread for column in grid.columns]
+    return csv_text(
+        [part for pair, width in zip(row, widths, strict=True) for part in pair[:width]] for row in (headings, *rows)
+    )
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

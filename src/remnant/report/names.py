@@ -67,8 +67,3 @@ def has_recipe(benchmark: str, method: str) -> bool:
         return method in recipe(benchmark).methods
     except UserError:
         return False
-
-
-def run_command(benchmark: str, method: str) -> str:
-    """The command that runs a method as in its recipe; empty if there is no recipe."""
-    return f"remnant run {benchmark} {method} --seeds 5" if has_recipe(benchmark, method) else ""

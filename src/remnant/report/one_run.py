@@ -11,9 +11,9 @@ from remnant.errors import RunError
 from remnant.evaluation import Spread
 from remnant.experiments.runs import RunFolder, check_files, is_being_written, run_folders
 
-from .comparison import MEASURES, NAMES, Measure
+from .comparison import MEASURES, Measure
 from .records import Reading, RunRecord, read_run
-from .variants import Variant, collect, command_for, flatten
+from .variants import NAMES, Variant, collect, flatten
 
 Rows = list[dict[str, str]]
 BARS = "▁▂▃▄▅▆▇█"
@@ -47,12 +47,12 @@ class OneRun:
     @property
     def command(self) -> str:
         """The command that makes the run again; empty if no recipe leads to its settings."""
-        command = command_for(self.variant, [self.record.seed])
+        if not (command := self.variant.command([self.record.seed])):
+            return ""
         execution = self.record.folder.execution() or {}
-        for name, (switch, usual) in SWITCHES.items():
-            command += f" {switch}" * (command != "" and execution.get(name, usual) != usual)
+        switches = [switch for name, (switch, usual) in SWITCHES.items() if execution.get(name, usual) != usual]
         steps = execution.get("steps", "auto")
-        return command if steps == "auto" or not command else f"{command} --steps {steps}"
+        return " ".join([command, *switches, *([] if steps == "auto" else [f"--steps {steps}"])])
 
     def text(self, measure: Measure) -> str:
         """A figure of the run; a dash if the run is unfinished."""
@@ -101,15 +101,9 @@ class OneRun:
         names = dict.fromkeys(name for row in rows for name in row)
         return [{name: row.get(name, "") for name in names} for row in rows]
 
-    def warnings(self) -> list[str]:
+    def warnings(self) -> Iterator[str]:
         """What a reader of the result should know, and what the run and the user's own files are like now."""
-        return [*self.remarks, *self._state(), *self.lasting_warnings()]
-
-    def lasting_warnings(self) -> list[str]:
-        """What a reader of the result should know, read from the run's own files alone."""
-        return [*self._code(), *self._measurements()]
-
-    def _state(self) -> Iterator[str]:
+        yield from self.remarks
         if self.under_way:
             yield f"A process is writing to it; {self.record.progress}."
         elif self.record.result is None:
@@ -118,15 +112,15 @@ class OneRun:
             check_files(self.record.folder)
         except RunError as error:
             yield str(error)
+        yield from self.lasting_warnings()
 
-    def _code(self) -> Iterator[str]:
+    def lasting_warnings(self) -> Iterator[str]:
+        """What a reader of the result should know, read from the run's own files alone."""
         environment = self.record.environment
         if environment.get("modified"):
             yield "Remnant's code had changes that were not committed, so the commit does not identify it."
         if before := [str(each.get("commit") or each.get("remnant"))[:12] for each in environment.get("before", [])]:
             yield f"It was started with another version of the code ({', '.join(before)}), so the result mixes two versions."
-
-    def _measurements(self) -> Iterator[str]:
         for layer, added in self.record.ranks.items():
             if sum(added) == self.variant.capacities.get(layer):
                 yield f"The memory of {layer} is full: the layer can learn nothing more."

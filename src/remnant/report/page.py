@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,9 +24,8 @@ from .comparison import MEASURES
 from .comparison_files import comparison_grid
 from .content import Content, make_content
 from .figures import Drawing, look_number
-from .grid import Cell, Number, cell_text, to_csv
+from .grid import Cell, Number, to_csv
 from .names import TEXTS, benchmark_title, method_title
-from .one_run import OneRun
 from .page_data import page_data
 from .tables import FRONTIER, PAPER_RANKS
 
@@ -91,31 +91,26 @@ def replace_report(target: Path, contents: Mapping[str, bytes]) -> None:
 
 def render_page(content: Content, svgs: Mapping[str, str]) -> str:
     """Renders index.html. `svgs` are the drawings of `content` by name."""
-
-    def inline(drawing: Drawing) -> Markup:
-        return Markup(re.sub(r"<style>.*?</style>", "", svgs[drawing.name], count=1))  # the page has its own style
-
     templates = files("remnant.report") / "templates"
     collection = content.collection
-    by_variant: dict[str, list[OneRun]] = {}
-    for run in content.runs:
-        by_variant.setdefault(run.variant.id, []).append(run)
     scripts = sorted((templates / "script").iterdir(), key=lambda file: file.name)
     values = {
         "data": Markup(to_json(page_data(content.runs), separators=(",", ":")).decode().replace("<", "\\u003c")),
         "style": Markup((templates / "style.css").read_text(encoding="utf-8")),
         "script": Markup("\n".join(file.read_text(encoding="utf-8") for file in scripts)),
-        "by_variant": by_variant,
+        "by_variant": {name: list(runs) for name, runs in groupby(content.runs, lambda run: run.variant.id)},
         "choices": {
             "benchmark": {name: benchmark_title(name) for name in collection.benchmarks},
             "method": {name: method_title(name) for name in collection.methods},
             "state": {state: state for state in dict.fromkeys(run.state for run in content.runs)},
         },
+        # The page has its own style.
+        "svgs": {name: Markup(re.sub(r"<style>.*?</style>", "", svg, count=1)) for name, svg in svgs.items()},
         "policy": Markup(POLICY),
         "measures": MEASURES,
         "grid_of": comparison_grid,
     }
-    page = render("index.html.jinja", content=content, svg=inline, version=__version__, **values)
+    page = render("index.html.jinja", content=content, version=__version__, **values)
     return re.sub(r"\n\s*\n+", "\n", page)
 
 
@@ -133,9 +128,9 @@ def render_docs(page: str, content: Content, docs: Path) -> str:
 
 def docs_figures(page: str, content: Content) -> dict[str, Drawing]:
     """The figures of a page of docs/, by the name of their file without its ending."""
-    drawings = [drawing for section in content.sections.values() for drawing in section]
-    found = {name: [d for d in drawings if d.name.startswith(name)] for name in DOCS_FIGURES[page]}
-    return {name: matching[0] for name, matching in found.items() if matching}
+    drawings = content.drawings.values()
+    found = {name: next((d for d in drawings if d.name.startswith(name)), None) for name in DOCS_FIGURES[page]}
+    return {name: drawing for name, drawing in found.items() if drawing}
 
 
 def escape_markdown(text: str) -> str:
@@ -152,9 +147,14 @@ def to_latex(cell: Cell) -> str:
 
 def render(template: str, **values: Any) -> str:
     """Renders a template. Text is escaped for HTML in index.html, and where a filter says so."""
-    options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    options |= {"keep_trailing_newline": True, "autoescape": select_autoescape(["html.jinja"])}
-    environment = Environment(loader=PackageLoader("remnant.report"), **options)
-    environment.filters |= {"text": cell_text, "escaped": escape_markdown, "latex": to_latex}
+    environment = Environment(
+        loader=PackageLoader("remnant.report"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=select_autoescape(["html.jinja"]),
+    )
+    environment.filters |= {"escaped": escape_markdown, "latex": to_latex}
     environment.filters |= {"method": method_title, "benchmark": benchmark_title, "look": look_number, "address": quote}
     return environment.get_template(template).render(**values)

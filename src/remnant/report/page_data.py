@@ -59,7 +59,7 @@ def _run(run: OneRun, environments: dict[tuple[tuple[str, str], ...], int]) -> d
         "R": [[_number(100 * value, 7) for value in row[: t + 1]] for t, row in enumerate(matrix)],
         **_curves(record.metrics),
         "ranks": record.ranks,
-        "warnings": run.lasting_warnings(),
+        "warnings": list(run.lasting_warnings()),
         "command": run.command,
         "resume": f"remnant resume {quote(str(record.folder.path))}",
         "environment": environments.setdefault(environment, len(environments)),

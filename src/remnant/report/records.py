@@ -17,22 +17,10 @@ class RunRecord(RunContents):
     """The contents of a run folder, and which run it is. `path` is relative to the folder that the report reads."""
 
     path: str
-
-    @property
-    def benchmark(self) -> str:
-        return self.folder.benchmark
-
-    @property
-    def method(self) -> str:
-        return self.folder.method
-
-    @property
-    def seed(self) -> int:
-        return self.folder.seed
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        return self.folder.settings
+    benchmark: str
+    method: str
+    seed: int
+    settings: Mapping[str, Any]
 
     @property
     def learned(self) -> int:
@@ -109,7 +97,8 @@ def read_runs(roots: Sequence[Path]) -> Reading:
 def read_run(path: Path, shown: str, remarks: list[str]) -> RunRecord:
     """Reads one run. If its settings were edited, adds a remark."""
     folder = RunFolder.open(path)
-    run = RunRecord(**vars(folder.read()), path=shown)
+    identity = {name: getattr(folder, name) for name in ("benchmark", "method", "seed", "settings")}
+    run = RunRecord(**vars(folder.read()), path=shown, **identity)
     if run.digest != folder.digest:
         remarks.append(
             f"{shown}: the settings were edited after the run had begun (their digest is {run.digest}, not "

@@ -24,20 +24,15 @@ def all_grids(collection: Collection) -> list[Grid]:
     """Every table of the report, in the paper's order; the table of all runs comes last."""
     results = {v.key: {run.seed: run.result for run in v.runs if run.result} for v in collection.variants}
     first, second = paper_table("table1a"), paper_table("table1b")
-    ranked = [
-        (name, collection.main(name, "gpm")) for name in in_order("benchmarks", [*PAPER_RANKS, *collection.benchmarks])
-    ]
-    return [
-        _comparison(collection, first, results),
-        _comparison(collection, second, results),
-        _training_time(collection, [*compare(first, results), *compare(second, results)]),
-        _comparison(collection, paper_table("table3"), results),
-        _comparison(collection, _one_and_five_epochs(first), results),
-        _comparison(collection, paper_table("class-incremental"), results),
-        *(_comparison(collection, paper_table(name), results) for name in FRONTIER),
-        *(_ranks(name, variant) for name, variant in ranked if name in PAPER_RANKS or (variant and variant.ranks)),
-        _everything(collection),
-    ]
+    tables = [first, second, paper_table("table3"), _one_and_five_epochs(first)]
+    tables += map(paper_table, ("class-incremental", *FRONTIER))
+    grids = [_comparison(collection, table, results) for table in tables]
+    grids.insert(2, _training_time(collection, [*compare(first, results), *compare(second, results)]))
+    for benchmark in in_order("benchmarks", [*PAPER_RANKS, *collection.benchmarks]):
+        variant = collection.main(benchmark, "gpm")
+        if benchmark in PAPER_RANKS or (variant and variant.ranks):
+            grids.append(_ranks(benchmark, variant))
+    return [*grids, _everything(collection)]
 
 
 def _one_and_five_epochs(five: Table) -> Table:

@@ -13,13 +13,13 @@ from .variants import flatten
 
 def difference(first: OneRun, second: OneRun) -> dict[str, Rows]:
     """What differs between two runs, by section: settings, code and results. A section without differences is empty."""
-    seeds = {"seed": str(first.record.seed)}, {"seed": str(second.record.seed)}
-    settings = [dict(flatten(run.record.settings)) | seed for run, seed in zip((first, second), seeds, strict=True)]
-    code = [dict(flatten(_plain(run.record.environment))) for run in (first, second)]
+    records = first.record, second.record
+    settings = [{**dict(flatten(record.settings)), "seed": str(record.seed)} for record in records]
+    code = [dict(flatten(_plain(record.environment))) for record in records]
     return {
         "setting": _unequal("setting", *settings),
         "code": _unequal("code", *code),
-        "result": _results(first.record, second.record),
+        "result": _results(*records),
     }
 
 
@@ -40,8 +40,8 @@ def _results(a: RunRecord, b: RunRecord) -> Rows:
         x, y = (None if run.result is None else measure.of(run) for run in (a, b))
         if x != y:
             change = Spread(None if x is None or y is None else y - x)
-            cells = measure.text(Spread(x)), measure.text(Spread(y)), measure.text(change, "+")
-            rows.append(dict(zip(("result", "first", "second", "difference"), (measure.heading, *cells), strict=True)))
+            row = {"result": measure.heading, "first": measure.text(Spread(x)), "second": measure.text(Spread(y))}
+            rows.append({**row, "difference": measure.text(change, "+")})
     return rows
 
 

@@ -23,6 +23,8 @@ from remnant.registry import IN_FILE
 from .names import in_order, slug, title_of
 from .records import Reading, RunRecord
 
+NAMES = ("benchmark", "method", "protocol")  # settings that are shown by name, not as a change
+
 
 def _over_seeds(figure: str, scale: float = 1.0) -> cached_property[Spread]:
     """A property: the mean and deviation of a result over seeds; empty if any seed lacks it."""
@@ -121,13 +123,24 @@ class Variant:
         return f"{len(self.runs)} seeds" if len(self.runs) > 1 else "one seed"
 
     @property
-    def command(self) -> str:
-        """The command that runs these settings again; empty if no recipe leads to them."""
-        return command_for(self, [run.seed for run in self.runs])
-
-    @property
     def devices(self) -> list[str]:
         return sorted({str(run.environment.get("device", "unknown")) for run in self.runs})
+
+    def command(self, seeds: Sequence[int]) -> str:
+        """The command that runs these settings with these seeds, or with five; empty if no recipe leads to them.
+
+        A method in a file is given every setting: finding out which of them its defaults are would run the file.
+        """
+        changed = self.changes
+        if changed is None and IN_FILE in self.method:
+            own = [f"{key}={value}" for key, value in flatten(self.settings) if key not in NAMES]
+            changed = (*["sane protocol"] * (self.settings.get("protocol") == "sane"), *own)
+        if changed is None or any(change.startswith("no ") for change in changed):
+            return ""
+        words = ["remnant run", quote(self.benchmark), quote(self.method)]
+        words += ["--protocol sane" if change == "sane protocol" else f"--set {quote(change)}" for change in changed]
+        comma = "," if len(seeds) == 1 else ""  # without it, one number is the number of seeds
+        return " ".join([*words, f"--seeds {','.join(map(str, seeds or [5]))}{comma}"])
 
 
 class Collection(NamedTuple):
@@ -163,9 +176,8 @@ class Collection(NamedTuple):
 
 
 def collect(reading: Reading) -> Collection:
-    benchmarks, methods = (
-        in_order(f"{kind}s", map(attrgetter(kind), reading.runs)) for kind in ("benchmark", "method")
-    )
+    benchmarks = in_order("benchmarks", (run.benchmark for run in reading.runs))
+    methods = in_order("methods", (run.method for run in reading.runs))
     variants = []
     for key, group in groupby(reading.runs, attrgetter("benchmark", "method", "digest")):  # by which they are sorted
         runs = list(group)
@@ -174,25 +186,6 @@ def collect(reading: Reading) -> Collection:
         variants.append(Variant(*key, finished, unfinished, changes(runs[0].settings)))
     variants.sort(key=lambda v: (benchmarks.index(v.benchmark), methods.index(v.method), not v.as_in_recipe))
     return Collection(variants, reading)
-
-
-def command_for(variant: Variant, seeds: Sequence[int]) -> str:
-    """The command that runs the settings of a variant with these seeds, or with five; empty if no recipe leads to them.
-
-    A method in a file is given every setting: finding out which of them its defaults are would run the file.
-    """
-    changed, settings = variant.changes, variant.settings
-    if changed is None and IN_FILE in variant.method:
-        fixed = {"benchmark", "method", "protocol"}
-        own = [f"{key}={value}" for key, value in flatten(settings) if key not in fixed]
-        changed = (*["sane protocol"] * (settings.get("protocol") == "sane"), *own)
-    if changed is None or any(change.startswith("no ") for change in changed):
-        return ""
-    words = ["remnant run", quote(variant.benchmark), quote(variant.method)]
-    for change in changed:
-        words.append("--protocol sane" if change == "sane protocol" else f"--set {quote(change)}")
-    comma = "," if len(seeds) == 1 else ""  # without it, one number is the number of seeds
-    return " ".join([*words, f"--seeds {','.join(map(str, seeds or [5]))}{comma}"])
 
 
 def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
