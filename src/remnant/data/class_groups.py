@@ -14,11 +14,10 @@ from remnant.options import Kind, Share, whole
 
 from .errors import DataError
 from .sets.store import Dataset, load_dataset
-from .stream import Head, Stream
-from .task_builder import CIFAR, SAME_LABELS, STANDARDISE, Tasks, Transform, generator, hold_out, make_task, normalise
+from .stream import ClassOrder, Head, Stream
+from .task_builder import CIFAR, STANDARDISE, Tasks, Transform, hold_out, make_task, normalise, ordered_classes
 
 Classes = NDArray[np.integer]
-ClassOrder = Literal["natural", "shuffled"]
 Sizes = Sequence[Annotated[int, whole(2, 1000)]] | None
 SuperclassOrder = Annotated[
     int | Literal["seed"],
@@ -131,32 +130,28 @@ def _split(
     counts = [classes // tasks] * tasks if sizes is None else list(sizes)
     if sum(counts) > classes:
         raise DataError(f"sizes={counts}: they ask for {sum(counts)} classes, and there are {classes}.")
-    order = generator(seed, "classes").permutation(classes) if class_order == "shuffled" else np.arange(classes)
     dataset, transform = load_dataset(name), STANDARDISE[name]
-    groups = np.split(order, np.cumsum(counts))[: len(counts)]
+    groups = np.split(ordered_classes(classes, class_order, seed), np.cumsum(counts))[: len(counts)]
     made = [(f"classes {_abbreviated(group.tolist())}", dataset, group, transform) for group in groups]
     return _class_stream(name, "multi", made, valid, seed)
 
 
 def _incremental(name: str, seed: int, class_order: ClassOrder, valid: float) -> Stream:
-    order = generator(seed, "classes").permutation(10) if class_order == "shuffled" else np.arange(10)
     dataset, transform = load_dataset(name), STANDARDISE[name]
-    groups = [(f"digit {digit}", dataset, np.array([digit]), transform) for digit in order]
+    digits = ordered_classes(10, class_order, seed)
+    groups = [(f"digit {digit}", dataset, np.array([digit]), transform) for digit in digits]
     return _class_stream(name, "single", groups, valid, seed)
 
 
 def _class_stream(
     name: str, head: Head, groups: Iterable[tuple[str, Dataset, Classes, Transform]], valid: float, seed: int
 ) -> Stream:
-    """A stream with one task per group of classes. With `head="multi"`, the labels of each task count from 0."""
+    """A stream with one task per group of classes."""
     tasks, shapes = [], []
     for number, (title, dataset, classes, transform) in enumerate(groups):
         own, test = (np.flatnonzero(np.isin(dataset.arrays[f"{p}_labels"], classes)) for p in ("train", "test"))
         train, held = hold_out(own, valid, seed, number)
-        outputs = SAME_LABELS.copy()
-        if head == "multi":
-            outputs[classes] = np.arange(len(classes))
-        tasks.append(make_task(title, dataset, (train, held, test), (transform,), tuple(classes.tolist()), outputs))
+        tasks.append(make_task(title, dataset, (train, held, test), (transform,), tuple(classes.tolist()), head))
         shapes.append(dataset.input_shape)
     sizes = tuple(task.classes for task in tasks)
     return Stream(name, tuple(tasks), head, shapes[0], sizes if head == "multi" else (sum(sizes),))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remnant.errors import nearest
 
-from .errors import DataError, MissingExtraError
+from .errors import DataError, MissingExtraError, explaining_damage
 from .pictures import Size, picture_reader
 from .table import PARTS, Table
 from .task_builder import Rows
@@ -47,15 +47,13 @@ def pick(columns: Iterable[str], option: str, where: str, name: str | None = Non
 def npz_tables(path: Path, names: Names) -> dict[str, Table]:
     """The parts of an `.npz` file. Its keys are columns, with the part before or after: x_train, train_images, y."""
     parts: dict[str, dict[str, NDArray[Any]]] = {}
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            for key in file.files:
-                words = key.split("_")
-                part = next((PARTS[word.lower()] for word in words if word.lower() in PARTS), "train")
-                column = "_".join(word for word in words if word.lower() not in PARTS)
-                parts.setdefault(part, {})[column] = file[key]
-    except Exception as error:  # numpy and zipfile can raise nearly anything on damaged files
-        raise DataError(f"{path} is not a readable .npz file of arrays ({error}).") from error
+    damage = explaining_damage(f"{path} is not a readable .npz file of arrays")
+    with damage, np.load(path, allow_pickle=False) as file:
+        for key in file.files:
+            words = key.split("_")
+            part = next((PARTS[word.lower()] for word in words if word.lower() in PARTS), "train")
+            column = "_".join(word for word in words if word.lower() not in PARTS)
+            parts.setdefault(part, {})[column] = file[key]
     tables = {part: _npz_table(f"{path}, {part}", columns, names) for part, columns in parts.items()}
     _refuse_misspelt(path, parts, names)
     return tables
@@ -96,10 +94,8 @@ def saved_tables(path: Path, names: Names, size: Size | None) -> dict[str, Table
         from datasets import load_from_disk
     except ImportError as error:
         raise MissingExtraError(f"{path} needs HuggingFace datasets: pip install 'remnant[datasets]'.") from error
-    try:
+    with explaining_damage(f"{path} is not a readable HuggingFace dataset"):
         loaded: Any = load_from_disk(str(path))
-    except Exception as error:  # the files may be damaged in any way
-        raise DataError(f"{path} is not a readable HuggingFace dataset ({error}).") from error
     splits = loaded if isinstance(loaded, Mapping) else {"train": loaded}
     chosen = {PARTS[split]: data for split, data in splits.items() if split in PARTS}
     return {part: _saved_table(f"{path}, {part}", data, names, size) for part, data in chosen.items()}
@@ -112,15 +108,15 @@ def _saved_table(where: str, data: Any, names: Names, size: Size | None) -> Tabl
     if isinstance(data.features[name], Image):
         # As they are stored, for our own decoder and its limits.
         encoded = data.select_columns([name]).cast_column(name, Image(decode=False))
-        read = picture_reader(lambda row: (_content(encoded[row][name]), f"{where}: picture {row}"), size)
+
+        def load(row: int) -> tuple[bytes, str]:
+            picture = encoded[row][name]
+            return picture["bytes"] or Path(picture["path"]).read_bytes(), f"{where}: picture {row}"
+
+        read = picture_reader(load, size)
     else:
         read = _number_reader(data.with_format("numpy", [name]), name, where)
     return _table(where, data.column_names, data.__getitem__, names, len(data), read)
-
-
-def _content(picture: Mapping[str, Any]) -> bytes:
-    content: bytes | None = picture["bytes"]
-    return content or Path(picture["path"]).read_bytes()
 
 
 def _number_reader(data: Any, name: str, where: str) -> Callable[[Rows], Tensor]:

@@ -5,11 +5,10 @@ from typing import Annotated, Any
 
 from remnant.options import Share, whole
 
-from .class_groups import ClassOrder
 from .columns import npz_tables, saved_tables
 from .errors import DataError
 from .pictures import picture_tables
-from .stream import Head, Stream
+from .stream import ClassOrder, Head, Stream
 from .table import Division
 from .task_builder import Tasks
 

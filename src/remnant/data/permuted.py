@@ -56,7 +56,7 @@ def _moved(dataset: Dataset, moves: Sequence[tuple[str, Transform]], valid: floa
     count, tests = (len(dataset.arrays[f"{part}_labels"]) for part in ("train", "test"))
     held = held_out_count(count, valid)
     rows = np.arange(held, count), np.arange(held), np.arange(tests)
-    tasks = [make_task(title, dataset, rows, (move, transform), tuple(range(10))) for title, move in moves]
+    tasks = [make_task(title, dataset, rows, (move, transform), tuple(range(10)), "single") for title, move in moves]
     return Stream(dataset.name, tuple(tasks), "single", dataset.input_shape, (10,))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .errors import DataError
-from .sets.image_formats import ENDINGS, decode
+from .sets.image_formats import decode, image_files
 from .table import PARTS, Table
 from .task_builder import Rows
 
@@ -46,14 +46,11 @@ def picture_reader(
 def picture_tables(root: Path, size: Size | None) -> dict[str, Table]:
     """The parts of a folder of pictures. The folder of a picture is its class, and the one above may be its task."""
     found: dict[str, list[tuple[Path, list[str]]]] = {}
-    for file in sorted(root.rglob("*")):
-        if file.name.startswith(".") or not file.name.lower().endswith(ENDINGS) or not file.is_file():
-            continue  # macOS leaves ._NAME files beside the real ones
-        *above, name = file.relative_to(root).parts[:-1] or ("",)
-        if name == "images" and above:
-            *above, name = above  # Tiny ImageNet has CLASS/images
+    paths = (path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.is_file())
+    for path, above in image_files(paths):
+        *above, name = above or [""]
         part = next((PARTS[folder.lower()] for folder in above if folder.lower() in PARTS), "")
-        found.setdefault(part, []).append((file, [f for f in above if f.lower() not in PARTS] + [name]))
+        found.setdefault(part, []).append((root / path, [f for f in above if f.lower() not in PARTS] + [name]))
     if not found:
         raise DataError(f"{root} has no pictures in {LAYOUTS}, and is no dataset saved by HuggingFace datasets.")
     depth = len(next(iter(found.values()))[0][1])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Device = torch.device | str
 Head = Literal["single", "multi"]
+ClassOrder = Literal["natural", "shuffled"]
 
 CPU = torch.device("cpu")
 
@@ -253,7 +254,7 @@ class Stream(Sequence[Task]):
         path: str | PathLike[str],
         *,
         tasks: int | None = None,
-        class_order: Literal["natural", "shuffled"] = "natural",
+        class_order: ClassOrder = "natural",
         head: Head = "multi",
         size: tuple[int, int] | None = None,
         test: float = 0.2,

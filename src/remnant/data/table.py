@@ -8,10 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .class_groups import ClassOrder
 from .errors import DataError
-from .stream import Head, Split, Stream, Task
-from .task_builder import Rows, as_inputs, generator, hold_out
+from .stream import ClassOrder, Head, Split, Stream, Task
+from .task_builder import Rows, as_inputs, hold_out, ordered_classes
 
 PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 Values = NDArray[np.generic]  # whole numbers or names
@@ -79,8 +78,7 @@ class Division:
                 f"{train.where} has {len(classes)} classes. Say how many tasks they make: --set stream.tasks="
                 f"{max(len(classes) // 2, 1)}, for example."
             )
-        shuffled = self.class_order == "shuffled"
-        order = generator(self.seed, "classes").permutation(len(classes)) if shuffled else np.arange(len(classes))
+        order = ordered_classes(len(classes), self.class_order, self.seed)
         for group in np.array_split(classes[order], self.tasks):
             title = ", ".join(map(str, group[:4])) + ", …" * (len(group) > 4)
             yield title, lambda table, group=group: np.isin(table.y, group)  # type: ignore[misc]

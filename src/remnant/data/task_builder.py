@@ -14,14 +14,13 @@ from remnant.options import whole
 
 from .errors import DataError
 from .sets.store import Dataset
-from .stream import Split, Task
+from .stream import ClassOrder, Head, Split, Task
 
 Rows = NDArray[np.int64]
 Tasks = Annotated[int, whole(1, 1000)]  # how many
 Transform = Callable[[Tensor], Tensor]  # images N×C×H×W → images, from bytes to float32, on their device
 
 BLOCK = 1024  # images transformed at a time on a CPU
-SAME_LABELS = np.arange(256)  # the network's output for a label is the label itself
 
 
 def generator(seed: int, purpose: str, task: int = 0) -> np.random.Generator:
@@ -29,6 +28,11 @@ def generator(seed: int, purpose: str, task: int = 0) -> np.random.Generator:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise DataError(f"seed={seed!r}: a seed is a whole number from 0 up.")
     return np.random.default_rng([int(seed), zlib.crc32(purpose.encode()), task])
+
+
+def ordered_classes(count: int, order: ClassOrder, seed: int) -> Rows:
+    """The numbers of `count` classes in the order in which tasks take them."""
+    return generator(seed, "classes").permutation(count) if order == "shuffled" else np.arange(count)
 
 
 def held_out_count(count: int, share: float, option: str = "valid") -> int:
@@ -81,9 +85,12 @@ def make_task(
     rows: tuple[Rows, Rows, Rows],
     transforms: Sequence[Transform],
     labels: tuple[int, ...],
-    outputs: Rows = SAME_LABELS,
+    head: Head,
 ) -> Task:
-    """The task of the given train, valid and test rows; `outputs[label]` is the network's output for a label."""
+    """The task of the given train, valid and test rows. With `head="multi"`, its labels count from 0."""
+    outputs = np.arange(256)  # the network's output for a label: the label itself, if all tasks share a head
+    if head == "multi":
+        outputs[list(labels)] = np.arange(len(labels))
     splits = []
     for part, chosen in zip(("train", "train", "test"), rows, strict=True):
         make_x = partial(_images, dataset, f"{part}_images", chosen, transforms)

@@ -19,6 +19,7 @@ from .variants import NAMES, Variant, collect, flatten
 
 BEST, CANNOT_SAY = "*", "?"
 NO_DIFFERENCE = 1e-9  # accuracies are sums of fractions, which round
+BySeed = Mapping[int, float | None]  # the values of a measure
 
 
 @dataclass(frozen=True)
@@ -154,11 +155,9 @@ def _without_running(variant: Variant) -> list[str]:
 
 
 def _rows(variants: Sequence[Variant]) -> list[Row]:
-    estimates = {name: _estimates(measure, variants) for name, measure in MEASURES.items()}
-    rows = [
-        Row(variant, _changes(variant), {name: estimates[name][place] for name in MEASURES})
-        for place, variant in enumerate(variants)
-    ]
+    columns = [_estimates(measure, variants) for measure in MEASURES.values()]
+    estimates = [dict(zip(MEASURES, each, strict=True)) for each in zip(*columns, strict=True)]
+    rows = [Row(variant, _changes(variant), own) for variant, own in zip(variants, estimates, strict=True)]
     return sorted(rows, key=lambda row: (not row.variant.runs, row.bound, -(row.estimates["acc"].value.mean or 0.0)))
 
 
@@ -178,22 +177,17 @@ def _estimates(measure: Measure, variants: Sequence[Variant]) -> list[Estimate]:
     if not measure.better or len(contenders) < 2:
         return [Estimate(spread) for spread in spreads]
     best = max(contenders, key=lambda i: (spreads[i].sd is not None, measure.better * (spreads[i].mean or 0.0)))
-    return [_estimate(values[i], values[best], ranked=i in contenders, best=i == best) for i in range(len(variants))]
+    return [_estimate(own, values[best], ranked=i in contenders) for i, own in enumerate(values)]
 
 
-def _estimate(
-    own: Mapping[int, float | None], best_values: Mapping[int, float | None], *, ranked: bool, best: bool
-) -> Estimate:
+def _estimate(own: BySeed, best: BySeed, *, ranked: bool) -> Estimate:
     """The spread of a variant's seeds, and its difference from the best: seed by seed if both ran the same seeds."""
-    value, other = Spread.of(list(own.values())), Spread.of(list(best_values.values()))
-    if best:
+    value, other = Spread.of(list(own.values())), Spread.of(list(best.values()))
+    if own is best:
         return Estimate(value, BEST)
     if value.mean is None or other.mean is None:
         return Estimate(value)
-    same = own.keys() == best_values.keys()
-    if same:
-        interval = paired([(own[seed] or 0.0) - (best_values[seed] or 0.0) for seed in own])
-    else:
-        interval = welch(value, other)
+    same = own.keys() == best.keys()
+    interval = paired([(own[seed] or 0.0) - (best[seed] or 0.0) for seed in own]) if same else welch(value, other)
     mark = CANNOT_SAY if interval is None else BEST * (interval[0] <= NO_DIFFERENCE and interval[1] >= -NO_DIFFERENCE)
     return Estimate(value, mark * ranked, value.mean - other.mean, interval, same and interval is not None)

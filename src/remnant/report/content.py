@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from remnant.experiments.paper import TABLES
+
 from .cards import Card, make_card
 from .comparison import Comparison, comparisons
 from .figures import Drawing, make_sections
 from .grid import Grid
-from .names import expected_methods, has_recipe, title_of
+from .names import has_recipe, in_order, paper_table, title_of
 from .one_run import OneRun
 from .records import read_runs
 from .tables import all_grids
@@ -33,12 +35,13 @@ class Content(NamedTuple):
     @property
     def missing(self) -> list[str]:
         """The command for each entry of the paper's tables that has no finished run."""
+        rows = [row for name in TABLES for row in paper_table(name).rows]
         return [
             f"remnant run {benchmark} {method} --seeds 5"
             if has_recipe(benchmark, method)
             else f"{title_of(method, benchmark)}: no recipe yet"
-            for benchmark, methods in expected_methods().items()
-            for method in methods
+            for benchmark in in_order("benchmarks", (row.benchmark for row in rows))
+            for method in in_order("methods", (row.method for row in rows if row.benchmark == benchmark))
             if method not in self.collection.mains(benchmark)
         ]
 

@@ -1,4 +1,4 @@
-"""Methods and benchmarks: their titles, their order, file names for them, and which of them the paper's tables have."""
+"""Methods and benchmarks: their titles, their order, file names for them, and whether they have a recipe."""
 
 import tomllib
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from remnant.errors import UserError
-from remnant.experiments.paper import TABLES, load_table
+from remnant.experiments.paper import load_table
 from remnant.experiments.runs import folder_name
 from remnant.experiments.settings import recipe
 
@@ -28,9 +28,12 @@ def method_title(name: str) -> str:
 
 
 def short_title(name: str) -> str:
-    """The title of a method, cut to 18 characters for figures."""
-    title = method_title(name)
-    return title if len(title) <= 18 else f"{title[:17]}…"
+    """The title of a method, cut for figures."""
+    return shortened(method_title(name), 18)
+
+
+def shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def benchmark_title(name: str) -> str:
@@ -50,16 +53,6 @@ def in_order(kind: str, names: Iterable[str]) -> list[str]:
     """Lists "benchmarks" or "methods" once each: a user's own by name, then the others as in texts.toml."""
     order = list(TEXTS[kind])
     return sorted(set(names), key=lambda name: (order.index(name) if name in order else -1, name))
-
-
-@cache
-def expected_methods() -> dict[str, list[str]]:
-    """The methods that the paper's tables have, for each benchmark."""
-    rows = [row for name in TABLES for row in paper_table(name).rows]
-    return {
-        benchmark: in_order("methods", (row.method for row in rows if row.benchmark == benchmark))
-        for benchmark in in_order("benchmarks", (row.benchmark for row in rows))
-    }
 
 
 def has_recipe(benchmark: str, method: str) -> bool:

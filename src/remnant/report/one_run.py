@@ -28,7 +28,6 @@ class OneRun:
 
     record: RunRecord
     variant: Variant
-    remarks: tuple[str, ...] = ()
 
     @cached_property
     def under_way(self) -> bool:
@@ -103,7 +102,7 @@ class OneRun:
 
     def warnings(self) -> Iterator[str]:
         """What a reader of the result should know, and what the run and the user's own files are like now."""
-        yield from self.remarks
+        yield from self.record.remarks
         if self.under_way:
             yield f"A process is writing to it; {self.record.progress}."
         elif self.record.result is None:
@@ -132,10 +131,9 @@ def open_run(path: Path) -> OneRun:
     """Reads the run at `path`, or the only one below it; RunError if there is none, or if a file is damaged."""
     below = run_folders(path) if path.is_dir() else []
     folder = RunFolder.open(below[0] if len(below) == 1 else path)
-    remarks: list[str] = []
-    record = read_run(folder.path, str(folder.path), remarks)
+    record = read_run(folder.path, str(folder.path))
     (variant,) = collect(Reading((record,), (), (), {})).variants
-    return OneRun(record, variant, tuple(remarks))
+    return OneRun(record, variant)
 
 
 def curve(values: Sequence[float | None], scale: float = 1.0, places: int = 3) -> str:

@@ -23,6 +23,20 @@ class RunRecord(RunContents):
     settings: Mapping[str, Any]
 
     @property
+    def key(self) -> tuple[str, str, str, int]:
+        return self.benchmark, self.method, self.digest, self.seed
+
+    @property
+    def remarks(self) -> list[str]:
+        """A sentence if the settings were edited."""
+        if self.digest == self.folder.digest:
+            return []
+        return [
+            f"{self.path}: the settings were edited after the run had begun (their digest is {self.digest}, not "
+            f"{self.folder.digest}). The run is kept apart from runs of {self.folder.digest}."
+        ]
+
+    @property
     def learned(self) -> int:
         return 0 if self.matrix is None else self.matrix.learned
 
@@ -80,7 +94,8 @@ def read_runs(roots: Sequence[Path]) -> Reading:
                 if path.is_file():
                     timed.setdefault(path.stem, load_timings([root], path.stem))
                 else:
-                    run = read_run(path, shown, remarks)
+                    run = read_run(path, shown)
+                    remarks += run.remarks
                     if run.key in runs:
                         first = runs[run.key].path
                         remarks.append(f"{shown} repeats the settings and the seed of {first}, and is not counted.")
@@ -94,14 +109,7 @@ def read_runs(roots: Sequence[Path]) -> Reading:
     return Reading(tuple(runs[key] for key in sorted(runs)), tuple(damaged), tuple(remarks), timed)
 
 
-def read_run(path: Path, shown: str, remarks: list[str]) -> RunRecord:
-    """Reads one run. If its settings were edited, adds a remark."""
+def read_run(path: Path, shown: str) -> RunRecord:
     folder = RunFolder.open(path)
     identity = {name: getattr(folder, name) for name in ("benchmark", "method", "seed", "settings")}
-    run = RunRecord(**vars(folder.read()), path=shown, **identity)
-    if run.digest != folder.digest:
-        remarks.append(
-            f"{shown}: the settings were edited after the run had begun (their digest is {run.digest}, not "
-            f"{folder.digest}). The run is kept apart from runs of {folder.digest}."
-        )
-    return run
+    return RunRecord(**vars(folder.read()), path=shown, **identity)

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..errors import DataError, MissingExtraError
+from ..errors import DataError, MissingExtraError, explaining_damage
 from .originals import Originals
 from .pickles import as_array, read_pickle
 from .sources import Arrays, Pixels
@@ -78,13 +78,9 @@ def read_svhn(originals: Originals) -> Arrays:
     arrays = {}
     for part in ("train", "test"):
         data, where = originals.need(f"{part}_32x32.mat"), f"{originals.path}: {part}_32x32.mat"
-        try:
+        with explaining_damage(f"{where} is not a complete MATLAB file with X and y"):
             content = matlab.loadmat(io.BytesIO(_inflated(data, originals)), variable_names=["X", "y"])
             images, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
-        except DataError:
-            raise
-        except Exception as error:  # scipy's reader can raise anything on damaged files
-            raise DataError(f"{where} is not a complete MATLAB file with X and y ({error}).") from error
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
             raise DataError(f"{where}: X is {images.dtype} {images.shape}, not bytes of 32 × 32 × 3 × N.")
         if not np.isin(labels, np.arange(11)).all():

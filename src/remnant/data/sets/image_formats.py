@@ -2,7 +2,7 @@
 
 import io
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,17 +47,23 @@ def decode(data: bytes, where: object, channels: int | None, size: tuple[int, in
         raise BrokenImageError(f"{where} is not a readable image ({error}).") from error
 
 
+def image_files(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """The image files among these paths, each with the folders that it lies in."""
+    for name in names:
+        *folders, file = name.split("/")
+        if file.startswith(".") or not file.lower().endswith(ENDINGS):
+            continue  # macOS leaves ._NAME files beside the real ones
+        if len(folders) > 1 and folders[-1] == "images":
+            folders.pop()  # Tiny ImageNet has CLASS/images
+        yield name, folders
+
+
 def class_folders(names: Iterable[str], under: str = "") -> dict[str, list[str]]:
     """Class → its image files, for every folder below `under` that holds images."""
     found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        *folders, file = name.removeprefix(under).split("/")
-        if not name.startswith(under) or not file.lower().endswith(ENDINGS) or file.startswith("."):
-            continue  # macOS leaves ._NAME files beside the real ones in archives
-        if len(folders) > 1 and folders[-1] == "images":
-            folders.pop()  # Tiny ImageNet has CLASS/images
+    for name, folders in image_files(name.removeprefix(under) for name in names if name.startswith(under)):
         if folders:
-            found[folders[-1]].append(name)
+            found[folders[-1]].append(under + name)
     return dict(sorted(found.items()))
 
 

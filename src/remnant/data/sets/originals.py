@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, cast
 
-from ..errors import DataError
+from ..errors import DataError, explaining_damage
 from .sources import Source
 
 
@@ -42,12 +42,8 @@ class Originals:
     def read(self, name: str) -> bytes:
         """The bytes of a file, unzipped if they are a gzip file."""
         self.check_size(self._sizes[name], name)
-        try:
+        with explaining_damage(f"{self.path}: '{name}' is damaged", f"Give {self.wanted}."):
             return self._unzipped(self._read(name), name)
-        except DataError:
-            raise
-        except Exception as error:  # damage can raise nearly anything
-            raise DataError(f"{self.path}: '{name}' is damaged ({error}). Give {self.wanted}.") from error
 
     def _unzipped(self, data: bytes, name: str = "") -> bytes:
         if data.startswith(b"\x1f\x8b"):
@@ -71,11 +67,7 @@ class Originals:
     def _tar(self) -> tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]:
         """A tar and its files. It is unzipped in memory, because readers have their own order."""
         self.check_size(self.path.stat().st_size)
-        try:
+        problem = f"{self.path} is neither a folder nor a complete .tar, .tar.gz or .zip archive"
+        with explaining_damage(problem, f"Give {self.wanted}."):
             archive = tarfile.open(fileobj=io.BytesIO(self._unzipped(self.path.read_bytes())), mode="r:")  # noqa: SIM115
             return archive, {member.name: member for member in archive if member.isreg()}
-        except DataError:
-            raise
-        except Exception as error:
-            problem = f"{self.path} is neither a folder nor a complete .tar, .tar.gz or .zip archive ({error})"
-            raise DataError(f"{problem}. Give {self.wanted}.") from error

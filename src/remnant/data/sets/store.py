@@ -13,10 +13,11 @@ import numpy as np
 
 from remnant.files import replacing
 
-from ..errors import DataError, MissingDataError, MissingExtraError
+from ..errors import DataError, MissingDataError, MissingExtraError, explaining_damage
 from .sources import SOURCES, Arrays, Pixels, Source, source
 
 DATASETS = (*SOURCES, "digits")
+PREPARE_AGAIN = "Remove it and prepare the dataset again."
 
 
 def data_root() -> Path:
@@ -46,32 +47,23 @@ class _Npz(Arrays):
         self.path, self.classes = path, classes
 
     def __missing__(self, key: str) -> Pixels:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                if f"{key}.npy" not in archive.namelist():
-                    raise DataError(f"{self.path} has no array '{key}'.")
-                with archive.open(f"{key}.npy") as file:
-                    array: Pixels = np.lib.format.read_array(file, allow_pickle=False)
-                    if file.read(1):  # at the end, the checksum is compared
-                        raise ValueError(f"{key} is longer than its header says")
+        with explaining_damage(f"{self.path} is damaged", PREPARE_AGAIN), zipfile.ZipFile(self.path) as archive:
+            if f"{key}.npy" not in archive.namelist():
+                raise DataError(f"{self.path} has no array '{key}'.")
+            with archive.open(f"{key}.npy") as file:
+                array: Pixels = np.lib.format.read_array(file, allow_pickle=False)
+                if file.read(1):  # at the end, the checksum is compared
+                    raise ValueError(f"{key} is longer than its header says")
             if array.max(initial=0) >= self.classes.get(key, 256):
                 raise ValueError(f"{key} are not all below {self.classes[key]}")
-        except DataError:
-            raise
-        except Exception as error:  # damage can raise nearly anything
-            raise _damaged(self.path, error) from error
         self[key] = array
         return array
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} is damaged ({error}). Remove it and prepare the dataset again.")
 
 
 def _shapes(path: Path, limit: int) -> dict[str, tuple[int, ...]]:
     """The shapes of a file's arrays, from their headers alone."""
     shapes = {}
-    try:
+    with explaining_damage(f"{path} is damaged", PREPARE_AGAIN):
         if path.stat().st_size > limit:
             raise ValueError(f"it is larger than {limit:,} bytes")
         with zipfile.ZipFile(path) as archive:
@@ -82,8 +74,6 @@ def _shapes(path: Path, limit: int) -> dict[str, tuple[int, ...]]:
                 if dtype != np.uint8:
                     raise ValueError(f"{member} is {dtype}, not uint8")
                 shapes[member.removesuffix(".npy")] = shape
-    except Exception as error:
-        raise _damaged(path, error) from error
     return shapes
 
 

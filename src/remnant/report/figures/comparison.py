@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..comparison import BEST, MEASURES, Comparison, Row
-from ..names import short_title, slug
+from ..names import short_title, shortened, slug
 from .drawing import FAINT, INK, REFERENCE, Drawing, canvas
 from .methods import method_look
 
@@ -29,7 +29,7 @@ def _entry(row: Row, settings: str) -> dict[str, Any]:
     label = short_title(row.variant.method) + (f": {settings}" if settings else "")
     return {
         "method": row.variant.method,
-        "title": label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…",
+        "title": shortened(label, LONGEST_LABEL),
         "bound": row.bound,
         "best": estimate.mark == BEST,
         "mean": ACC.scale * (estimate.value.mean or 0.0),
