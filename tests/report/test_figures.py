@@ -181,7 +181,7 @@ def test_settings_that_are_not_the_recipes_are_starred(tmp_path: Path) -> None:
         found = drawing(content, begins)
         assert "GPM *" in str(found.data)
         assert found.remark.startswith("* Not the recipe's settings. GPM: lr=0.5.")
-    assert "lr=0.5" in content.cards[0].margin + content.cards[0].paper
+    assert "lr=0.5" in " ".join(content.cards["pmnist"])
 
 
 def test_no_two_methods_look_alike() -> None:

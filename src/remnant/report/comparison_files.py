@@ -1,13 +1,13 @@
 """A comparison as a table for people (terminal, Markdown, LaTeX) and as records for programs (JSON, CSV)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from remnant.evaluation import Spread
 from remnant.files import explained, to_json, write
 
-from .comparison import BEST, CANNOT_SAY, MEASURES, Compared, Comparison, Estimate, Row
+from .comparison import BEST, CANNOT_SAY, MEASURES, Compared, Comparison, Estimate, Measure, Row
 from .grid import Column, Grid, csv_text, not_a_formula
 from .names import slug
 
@@ -20,33 +20,29 @@ def comparison_grid(comparison: Comparison) -> Grid:
     columns = [Column("method", text=True), Column("settings", text=True), Column("seeds")]
     for name, measure in MEASURES.items():
         columns += [Column(measure.heading)] + [Column("difference [95 %]")] * (name == "acc")
+    marked = {name for name in MEASURES if any(row.estimates[name].mark for row in comparison.rows)}
     rows = [
-        (row.variant.method, comparison.label(row), str(len(row.variant.runs)), *_cells(row)) for row in comparison.rows
+        (row.variant.method, comparison.label(row), str(len(row.variant.runs)), *_cells(row, marked))
+        for row in comparison.rows
     ]
-    marked = [any(str(row[place]).endswith((BEST, CANNOT_SAY)) for row in rows) for place in range(len(columns))]
-    aligned = [  # a mark follows its number, and the numbers stay in line
-        tuple(f"{c}  " if marked[i] and c[-2:] not in (f" {BEST}", f" {CANNOT_SAY}") else c for i, c in enumerate(row))
-        for row in rows
-    ]
-    grid = Grid("comparison", comparison.title, tuple(columns), tuple(aligned), _remarks(comparison))
+    grid = Grid("comparison", comparison.title, tuple(columns), tuple(rows), _remarks(comparison))
     return grid.without_empty_columns()
 
 
-def _cells(row: Row) -> list[str]:
-    cells = []
+def _cells(row: Row, marked: set[str]) -> Iterator[str]:
     for name, measure in MEASURES.items():
         estimate = row.estimates[name]
-        cells.append(f"{measure.text(estimate.value)} {estimate.mark}".rstrip().replace("-", "−"))
+        mark = f" {estimate.mark or ' '}" if name in marked else ""  # numbers stay in line with those that have a mark
+        yield f"{measure.text(estimate.value)}{mark}".replace("-", "−")
         if name == "acc":
-            cells.append(_difference(estimate, measure.scale, measure.places))
-    return cells
+            yield _difference(estimate, measure)
 
 
-def _difference(estimate: Estimate, scale: float, places: int) -> str:
+def _difference(estimate: Estimate, measure: Measure) -> str:
     """`-1.20 [-2.10, -0.30]`; without brackets where there is no interval, and empty for the best."""
     if estimate.difference is None:
         return ""
-    mean, *bounds = (Spread(scale * x).text(places, "+") for x in (estimate.difference, *(estimate.interval or ())))
+    mean, *bounds = (measure.text(Spread(x), "+") for x in (estimate.difference, *(estimate.interval or ())))
     return (f"{mean} [{', '.join(bounds)}]" if bounds else mean).replace("-", "−")
 
 

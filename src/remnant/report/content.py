@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from remnant.experiments.paper import TABLES
 
-from .cards import Card, make_card
+from .cards import make_card
 from .comparison import Comparison, comparisons
 from .figures import Drawing, make_sections
 from .grid import Grid
@@ -21,7 +21,7 @@ class Content(NamedTuple):
     """The content of the page, of the files beside it, and of docs/results.md."""
 
     collection: Collection
-    cards: list[Card]
+    cards: dict[str, list[str]]  # sentences by benchmark
     comparisons: list[Comparison]
     runs: list[OneRun]  # in the order of the collection's variants
     grids: list[Grid]
@@ -65,7 +65,7 @@ class Content(NamedTuple):
 def make_content(roots: Sequence[Path]) -> Content:
     """Reads all runs below these folders, and makes every table and figure of them."""
     collection = collect(read_runs(roots))
-    cards = [make_card(collection, benchmark) for benchmark in collection.benchmarks]
+    cards = {benchmark: make_card(collection, benchmark) for benchmark in collection.benchmarks}
     runs = [OneRun(record, variant) for variant in collection.variants for record in variant.all_runs]
     compared = list(comparisons(collection.variants))
     return Content(collection, cards, compared, runs, all_grids(collection), make_sections(collection))

@@ -96,10 +96,11 @@ def read_runs(roots: Sequence[Path]) -> Reading:
                 else:
                     run = read_run(path, shown)
                     remarks += run.remarks
-                    if run.key in runs:
-                        first = runs[run.key].path
-                        remarks.append(f"{shown} repeats the settings and the seed of {first}, and is not counted.")
-                    runs.setdefault(run.key, run)
+                    first = runs.setdefault(run.key, run)
+                    if first is not run:
+                        remarks.append(
+                            f"{shown} repeats the settings and the seed of {first.path}, and is not counted."
+                        )
             except RunError as error:  # whose message need not repeat the path
                 damaged.append(Damaged(shown, str(error).replace(f"{path}/", "").replace(str(path), "it")))
     if not (runs or damaged or timed):

@@ -119,10 +119,6 @@ class Variant:
         return sum(n * n for n in self.capacities.values()) * torch.float32.itemsize
 
     @property
-    def seed_count(self) -> str:
-        return f"{len(self.runs)} seeds" if len(self.runs) > 1 else "one seed"
-
-    @property
     def devices(self) -> list[str]:
         return sorted({str(run.environment.get("device", "unknown")) for run in self.runs})
 
