@@ -141,10 +141,10 @@ def comparisons(variants: Sequence[Variant]) -> Iterator[Comparison]:
 
 def stream_changes(variant: Variant) -> tuple[str, ...]:
     """How the stream differs from the recipe's. Accuracies on different streams do not compare."""
-    return tuple(change for change in _without_running(variant) if change.startswith("stream."))
+    return tuple(change for change in _unlike_the_recipe(variant) if change.startswith("stream."))
 
 
-def _without_running(variant: Variant) -> list[str]:
+def _unlike_the_recipe(variant: Variant) -> list[str]:
     """The settings that are not in the recipe, also for a method from a file, whose defaults only the file knows."""
     try:
         usual = dict(flatten(recipe(variant.benchmark).values(variant.method)))
@@ -162,7 +162,7 @@ def _rows(variants: Sequence[Variant]) -> list[Row]:
 
 
 def _changes(variant: Variant) -> tuple[str, ...]:
-    changes = _without_running(variant) if variant.changes is None else variant.changes
+    changes = _unlike_the_recipe(variant) if variant.changes is None else variant.changes
     return tuple(change for change in changes if not change.startswith("stream."))
 
 

@@ -12,7 +12,6 @@ from .names import benchmark_title, method_title
 from .one_run import OneRun
 
 MOST_POINTS = 300  # of a curve
-CURVES = {"loss": "loss", "valid": "valid_accuracy"}  # columns of metrics.jsonl by their names on the page
 
 
 def page_data(runs: Sequence[OneRun]) -> dict[str, Any]:
@@ -70,8 +69,8 @@ def _curves(metrics: Sequence[Any]) -> dict[str, list[float | None]]:
     """The loss and validation accuracy, and the epochs (over all tasks) of their points."""
     step = -(-len(metrics) // MOST_POINTS) or 1
     places = [*range(0, len(metrics) - 1, step), *([len(metrics) - 1] if metrics else [])]
-    curves = {name: [_number(metrics[place].get(key)) for place in places] for name, key in CURVES.items()}
-    return {"epochs": [place + 1 for place in places], **curves}
+    loss, valid = ([_number(metrics[place].get(key)) for place in places] for key in ("loss", "valid_accuracy"))
+    return {"epochs": [place + 1 for place in places], "loss": loss, "valid": valid}
 
 
 def _number(value: float | None, digits: int = 5) -> float | None:
