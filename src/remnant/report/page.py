@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from html import escape
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -91,26 +90,18 @@ def replace_report(target: Path, contents: Mapping[str, bytes]) -> None:
 
 def render_page(content: Content, svgs: Mapping[str, str]) -> str:
     """Renders index.html. `svgs` are the drawings of `content` by name."""
-    templates = files("remnant.report") / "templates"
-    collection = content.collection
-    scripts = sorted((templates / "script").iterdir(), key=lambda file: file.name)
-    values = {
-        "data": Markup(to_json(page_data(content.runs), separators=(",", ":")).decode().replace("<", "\\u003c")),
-        "style": Markup((templates / "style.css").read_text(encoding="utf-8")),
-        "script": Markup("\n".join(file.read_text(encoding="utf-8") for file in scripts)),
-        "by_variant": {name: list(runs) for name, runs in groupby(content.runs, lambda run: run.variant.id)},
-        "choices": {
-            "benchmark": {name: benchmark_title(name) for name in collection.benchmarks},
-            "method": {name: method_title(name) for name in collection.methods},
-            "state": {state: state for state in dict.fromkeys(run.state for run in content.runs)},
-        },
+    page = render(
+        "index.html.jinja",
+        content=content,
+        by_variant={name: list(runs) for name, runs in groupby(content.runs, lambda run: run.variant.id)},
+        measures=MEASURES,
+        grid_of=comparison_grid,
         # The page has its own style.
-        "svgs": {name: Markup(re.sub(r"<style>.*?</style>", "", svg, count=1)) for name, svg in svgs.items()},
-        "policy": Markup(POLICY),
-        "measures": MEASURES,
-        "grid_of": comparison_grid,
-    }
-    page = render("index.html.jinja", content=content, version=__version__, **values)
+        svgs={name: Markup(re.sub(r"<style>.*?</style>", "", svg, count=1)) for name, svg in svgs.items()},
+        data=Markup(to_json(page_data(content.runs), separators=(",", ":")).decode().replace("<", "\\u003c")),
+        policy=Markup(POLICY),
+        version=__version__,
+    )
     return re.sub(r"\n\s*\n+", "\n", page)
 
 

@@ -143,6 +143,8 @@ class Collection(NamedTuple):
     """All variants, in the order of the report: by benchmark and method, the recipe's settings first."""
 
     variants: list[Variant]
+    benchmarks: list[str]
+    methods: list[str]
     reading: Reading
 
     def of(self, benchmark: str, method: str | None = None) -> list[Variant]:
@@ -157,14 +159,6 @@ class Collection(NamedTuple):
         """The main variant of every method with finished runs."""
         chosen = {v.method: self.main(benchmark, v.method) for v in self.of(benchmark)}
         return {method: variant for method, variant in chosen.items() if variant is not None and variant.runs}
-
-    @property
-    def benchmarks(self) -> list[str]:
-        return list(dict.fromkeys(v.benchmark for v in self.variants))
-
-    @property
-    def methods(self) -> list[str]:
-        return in_order("methods", (v.method for v in self.variants))
 
     def by_method(self) -> list[list[Variant]]:
         """All variants of a method on a benchmark, for each benchmark and method."""
@@ -181,7 +175,7 @@ def collect(reading: Reading) -> Collection:
         unfinished = tuple(run for run in runs if not run.result)
         variants.append(Variant(*key, finished, unfinished, changes(runs[0].settings)))
     variants.sort(key=lambda v: (benchmarks.index(v.benchmark), methods.index(v.method), not v.as_in_recipe))
-    return Collection(variants, reading)
+    return Collection(variants, benchmarks, methods, reading)
 
 
 def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:

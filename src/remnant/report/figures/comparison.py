@@ -53,13 +53,12 @@ def draw_comparison(data: Mapping[str, Any]) -> Figure:
         if compared:
             _difference(axes[0, 1], y, row, point)
     left.set_yticks(range(len(rows)), [f"{row['title']} *" if row["best"] else row["title"] for row in rows])
-    left.set_ylim(len(rows) - 0.4, -0.6)
-    left.set_xlabel("ACC, % (| one seed)")
-    left.tick_params(axis="y", length=0)
+    left.set(ylim=(len(rows) - 0.4, -0.6), xlabel="ACC, % (| one seed)")
     if compared:
         axes[0, 1].axvline(0, color=FAINT, **REFERENCE)
         axes[0, 1].set_xlabel("difference, points (95 %)")
-        axes[0, 1].tick_params(axis="y", length=0)
+    for each in axes[0]:
+        each.tick_params(axis="y", length=0)
     figure.suptitle(data["title"], fontsize=11)
     return figure
 

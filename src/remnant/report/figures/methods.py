@@ -194,11 +194,10 @@ def draw_bars(data: Mapping[str, Any]) -> Figure:
         _annotate(axes, y, row["value"], paper if row["method"] == "gpm" else None)
     axes.axvline(1.0, color=FAINT, **REFERENCE)
     axes.set_yticks(range(len(rows)), [row["title"] for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set(ylim=(len(rows) - 0.4, -0.6), xlabel=data["axis"] + (" (◇ paper)" if paper else ""))
     positive = [row["value"] for row in rows if row["value"] > 0]
     if max(positive) / min(positive) > LARGEST_RATIO:
-        axes.set_xscale("log")
-        axes.set_xlim(min(positive) / 3, max([*positive, 1.0]) * 8)
+        axes.set(xscale="log", xlim=(min(positive) / 3, max([*positive, 1.0]) * 8))
         axes.xaxis.set_major_locator(LogLocator(numticks=6))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
@@ -206,7 +205,6 @@ def draw_bars(data: Mapping[str, Any]) -> Figure:
         axes.set_xlim(0, max([*positive, paper or 0.0, 1.0]) * 1.22)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(data["axis"] + (" (◇ paper)" if paper else ""))
     return figure
 
 
