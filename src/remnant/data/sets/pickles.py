@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, explaining_damage
 
 
 class _StandIn:
@@ -54,8 +54,9 @@ def _from_buffer(data: bytes, dtype: _StandIn, shape: tuple[int, ...], order: st
 class _DataUnpickler(pickle.Unpickler):
     """Loads plain values and arrays, and refuses anything that could run code."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, where: object) -> None:
         super().__init__(io.BytesIO(data), encoding="latin1")
+        self.where = where
         # The names that rebuild an array or a string, in the spellings of Python 2 and 3 and numpy 1 and 2.
         self.harmless: dict[tuple[str, str], Any] = {
             ("multiarray", "_reconstruct"): _StandIn,
@@ -70,21 +71,18 @@ class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         key = (re.sub(r"^numpy\._?core\.", "", module), name)
         if key not in self.harmless:
-            raise DataError(f"it asks for '{module}.{name}', which data does not need and which could run code")
+            asks = f"it asks for '{module}.{name}', which data does not need and which could run code"
+            raise DataError(f"{self.where} was not loaded: {asks}.")
         return self.harmless[key]
 
 
 def read_pickle(data: bytes, where: object, *keys: str) -> dict[str, Any]:
     """The dictionary in a pickle, its keys as text; these `keys` must be there. `as_array` turns values into arrays."""
-    try:
+    with explaining_damage(f"{where} is not a complete pickle"):
         for count, (opcode, number, _) in enumerate(pickletools.genops(data), 1):
             if "PUT" in opcode.name and isinstance(number, int) and number > count:
                 raise ValueError("it numbers its values wrongly")  # the list of all values would be that long
-        value = _DataUnpickler(data).load()
-    except DataError as error:
-        raise DataError(f"{where} was not loaded: {error}.") from error
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataError(f"{where} is not a complete pickle ({error}).") from error
+        value = _DataUnpickler(data, where).load()
     if not isinstance(value, dict):
         raise DataError(f"{where} holds a {type(value).__name__}, not a dictionary of arrays.")
     found = {key.decode("latin1") if isinstance(key, bytes) else key: item for key, item in value.items()}
