@@ -23,10 +23,6 @@ class RunRecord(RunContents):
     settings: Mapping[str, Any]
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        return self.benchmark, self.method, self.digest, self.seed
-
-    @property
     def remarks(self) -> list[str]:
         """A sentence if the settings were edited."""
         if self.digest == self.folder.digest:
