@@ -5,7 +5,7 @@ from dataclasses import replace
 from shlex import quote
 
 from remnant.evaluation import Spread
-from remnant.experiments.paper import PAPER_PLACES, PLACES, Comparison, Results, Table, compare, relative_to_gpm
+from remnant.experiments.paper import Comparison, Results, Table, compare, relative_to_gpm
 
 from .grid import NO_VALUE, NOT_FINISHED, NOT_RUN, NOT_TIMED, Cell, Column, Grid, number
 from .names import TEXTS, benchmark_title, in_order, method_title, paper_table, read_toml, slug, title_of
@@ -15,6 +15,8 @@ from .variants import Collection, Variant
 PAPER_RANKS: dict[str, dict[str, list[int]]] = read_toml("paper.toml")["ranks"]
 FRONTIER = ("successors", "ablations", "fair", "related")  # tables that the paper does not have
 HEADINGS = {"acc": "ACC %", "bwt": "BWT", "capacity": "capacity %", "memory": "memory, MB"}
+PLACES = {"acc": 2, "bwt": 3, "capacity": 0, "memory": 2}
+PAPER_PLACES = {**PLACES, "bwt": 2}
 NAMES = tuple(Column(heading, text=True) for heading in ("benchmark", "method", "variant"))
 
 

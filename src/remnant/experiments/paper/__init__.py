@@ -1,12 +1,10 @@
 """The paper's tables as data, their reproduction, and the training times of Table 2."""
 
 from .reproduce import Reproduction, TimingJob, keep
-from .tables import PAPER_PLACES, PLACES, TABLES, Comparison, Results, Row, Table, compare, load_table, select_tables
+from .tables import TABLES, Comparison, Results, Row, Table, compare, load_table, select_tables
 from .timing import TIMES_FOLDER, Timing, load_timings, relative_to_gpm, save_timings
 
 __all__ = [
-    "PAPER_PLACES",
-    "PLACES",
     "TABLES",
     "TIMES_FOLDER",
     "Comparison",
