@@ -300,6 +300,20 @@ def test_other_batches_and_a_memory_can_be_given(tmp_path: Path) -> None:
     assert len(memory) == 2
 
 
+def test_tasks_with_parts_of_their_own_need_a_memory_made_before() -> None:
+    with pytest.raises(ValueError, match=r"pass it: memory=GPM"):
+        GPMCallback(recall=True, own_rank=2)
+    model, tasks = Module(), [task(0), task(1)]
+    memory = GPM(model, 0.9, recall=True, own_rank=2, norm="per-task")
+    one = trainer(GPMCallback(memory))
+    one.fit(model, tasks[0])
+    with memory.recall(0):
+        before = outputs(model, tasks[0])
+    one.fit(model, tasks[1])
+    with memory.recall(0):
+        torch.testing.assert_close(outputs(model, tasks[0]), before)
+
+
 def test_what_would_fail_at_the_end_fails_at_the_start() -> None:
     class NoForward(L.LightningModule):  # type: ignore[name-defined,misc]
         training_step, configure_optimizers = Module.training_step, Module.configure_optimizers

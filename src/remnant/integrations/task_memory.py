@@ -28,6 +28,11 @@ class TaskMemory:
     ) -> None:
         if memory is not None and options:
             raise ValueError(f"This memory has its own options. Leave out {', '.join(options)}.")
+        if options.get("own_rank"):
+            raise ValueError(
+                "own_rank adds parameters to the model, and a callback makes its memory after the optimizer. Make the memory "
+                "before you train, and pass it: memory=GPM(model, recall=True, own_rank=…)."
+            )
         signature(GPM).bind(None, **options)  # an unknown option is an error now, not when training starts
         self._memory, self._options = memory, options
         self._samples, self._forward = samples, forward
