@@ -42,4 +42,4 @@ def clean(
             complete = for_each(runs, lambda run: remove_run(run, folder)) and complete
             gone = sum(not run.path.exists() for run in runs)
             print_text(f"Removed {gone} {kind} run{'s' * (gone != 1)}.", err)
-    raise Exit(not complete)
+    raise Exit(int(not complete))

@@ -62,7 +62,7 @@ def reproduce(
         done = not run_missing or for_each(work, run_job)
         complete = complete and done and not problems
         print_rows(chosen.name, reproduction.rows(), ("benchmark", "method", "variant"))
-    raise Exit(not complete)
+    raise Exit(int(not complete))
 
 
 @app.command()
@@ -80,4 +80,4 @@ def keep(
     for problem in problems:
         print_error(problem)
     print_text(message)
-    raise Exit(bool(problems))
+    raise Exit(int(bool(problems)))

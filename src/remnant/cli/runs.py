@@ -135,7 +135,7 @@ def run(benchmark: Benchmark, method: Methods, options: RunOptions) -> None:
         complete = run_several(plans, options.quiet, options.log)
     else:
         complete = run_plans(f"{benchmark} · {plans[0].settings.method}", {"": plans[0]}, options.quiet, options.log)
-    raise Exit(not complete)
+    raise Exit(int(not complete))
 
 
 @app.command()
@@ -174,7 +174,7 @@ def resume(
         name = f"{plan.settings.benchmark} {plan.settings.method} {plan.settings.digest}"
         named[f"{name} ({len(named) + 1})" if name in named else name] = plan
     complete = not plans or run_plans(f"Runs in {path}", named, quiet, log)
-    raise Exit(not complete or bool(problems))
+    raise Exit(int(not complete or bool(problems)))
 
 
 @app.command()
@@ -221,7 +221,7 @@ def sweep(
     print_rows(f"{benchmark} · {method}", sweep_rows(plans))
     for sentence in without_drift(plans.values()):
         print_error(sentence, "Note", "yellow")
-    raise Exit(not complete)
+    raise Exit(int(not complete))
 
 
 @app.command()
