@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.func import functional_call
 
 from remnant.data import Split
 from remnant.methods import METHODS
@@ -112,6 +114,54 @@ def test_retraining_moves_only_what_is_new_with_the_task() -> None:
     method.finish(1, streams[1])
     assert not method.rest
     assert method.memory.verify().worst < 1e-4
+
+
+@pytest.mark.parametrize("rows", [3, 40])  # fewer and more than a layer has outputs
+@pytest.mark.parametrize("phase", ["training", "retraining"])
+@pytest.mark.parametrize(("private", "bias"), [(0, False), (2, False), (2, True)])
+def test_a_step_is_that_of_the_formula(private: int, bias: bool, phase: str, rows: int) -> None:
+    """W ← W − lr·∇W·P, where P is written out and ∇W is of the network with the weights W + U·V."""
+    torch.manual_seed(1)
+    network = build("lenet", input_shape=(1, 8, 8), classes=(2, 2), seed=0, width=4, bias=bias)
+    method = METHODS["remnant-recall"](network, lr=0.1, samples=20, threshold=0.9, private=private, retrain=2)
+    assert isinstance(method, Recall)
+    streams = [Split.of(torch.randn(40, 1, 8, 8), torch.randint(0, 2, (40,))) for _ in range(2)]
+    learn(method, 0, streams[0])
+    method.start(1)
+    x, y = streams[1].x[:rows], streams[1].y[:rows]
+    method.step(x, y)  # U is no longer 0
+    if phase == "retraining":
+        method.on_epoch_start(1, EPOCHS, 4)
+        method.order(streams[1], 10)
+    assert bool(method.rest) == (phase == "retraining")
+
+    W = {name: p.detach().clone().requires_grad_() for name, p in network.named_parameters()}
+    own = {
+        name: [part.detach().clone().requires_grad_() for part in pair] for name, pair in method.low_rank_parts.items()
+    }
+    effective = dict(W)
+    for name, (u, v) in own.items():
+        effective[f"{name}.weight"] = W[f"{name}.weight"] + (u @ v).view_as(W[f"{name}.weight"])
+    loss = F.cross_entropy(functional_call(network, effective, (x, 1)), y)
+    loss.backward()
+    for name, layer in method.layers.items():
+        M = method.memory.subspaces[name].basis
+        new = M[:, sum(method.ranks()[name][:1]) :]
+        P = new @ new.mT if method.rest else torch.eye(len(M)) - M @ M.mT
+        parts = [W[f"{name}.{kind}"] for kind in ("weight", "bias")[: 1 + bias]]
+        gradient = (
+            torch.cat([part.grad.flatten(1) if part.ndim > 1 else part.grad[:, None] for part in parts], dim=1) @ P
+        )
+        assert gradient.norm() > 0 or not new.numel()
+        for part, step in zip(parts, layer.tensors(gradient), strict=True):
+            part.grad = step
+    assert torch.allclose(method.step(x, y), loss.detach())
+    for name, p in network.named_parameters():
+        expected = W[name] if W[name].grad is None else W[name] - method.lr * W[name].grad
+        torch.testing.assert_close(p, expected, atol=1e-6, rtol=1e-5)
+    for name, pair in method.low_rank_parts.items():
+        for part, before in zip(pair, own[name], strict=True):
+            torch.testing.assert_close(part, before - method.lr * before.grad, atol=1e-6, rtol=1e-5)
 
 
 def test_inputs_name_their_task() -> None:

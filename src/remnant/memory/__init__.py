@@ -2,7 +2,7 @@
 
 from . import codec
 from .audit.state import keep_in_eval_mode
-from .constraint import StepProjector
+from .constraint import ProjectedLinear, StepProjector
 from .discovery import UnsupportedError
 from .drift import activation_drift
 from .gpm import GPM
@@ -23,6 +23,7 @@ __all__ = [
     "LayerView",
     "LeakError",
     "MemoryReport",
+    "ProjectedLinear",
     "Recognition",
     "StateError",
     "StepProjector",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -146,8 +146,8 @@ class StepProjector:
         self._through_inputs = set(chosen)
         try:
             for weight, layer in chosen.items():
-                projection = weight.projection(weight.view.weight, rows=rows)
-                layer.forward = lambda x, w=layer.weight, p=projection: _ProjectedLinear.apply(x, w, p)  # type: ignore
+                project = weight.projection(weight.view.weight, rows=rows).remove
+                layer.forward = lambda x, w=layer.weight, p=project: ProjectedLinear.apply(x, w, p)  # type: ignore
             yield
         finally:
             self._through_inputs = set()
@@ -164,19 +164,25 @@ class StepProjector:
         return projections
 
 
-class _ProjectedLinear(torch.autograd.Function):
-    """x·Wᵀ, with a backward pass that projects the gradient of W."""
+class ProjectedLinear(torch.autograd.Function):
+    """x·Wᵀ, with a backward pass that projects the gradient of W: δᵀ·(x·P), or (δᵀ·x)·P where outputs are fewer than rows.
+
+    `project` multiplies matrices of the shape (1, any, inputs) by P.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, projection: Projection) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.projection = projection
+        ctx.project = project
         return F.linear(x, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (delta,), (x, weight) = gradients, ctx.saved_tensors
         needs_x, needs_weight, _ = ctx.needs_input_grad
-        rows = x.flatten(end_dim=-2)[None]
-        gradient = delta.flatten(end_dim=-2).mT @ ctx.projection.remove(rows)[0] if needs_weight else None
+        gradient = None
+        if needs_weight:
+            rows, deltas = x.flatten(end_dim=-2)[None], delta.flatten(end_dim=-2).mT
+            few = rows.shape[1] < len(weight)
+            gradient = deltas @ ctx.project(rows)[0] if few else ctx.project(deltas @ rows)[0]
         return delta @ weight if needs_x else None, gradient, None

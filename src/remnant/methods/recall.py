@@ -1,6 +1,9 @@
 """Recall: each task gets its exact old network back, so nothing is forgotten, with low-rank weights of its own if asked."""
 
 import math
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -9,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from remnant.data import Split
+from remnant.memory import ProjectedLinear
 from remnant.models import Network
 from remnant.options import whole
 
@@ -35,6 +39,7 @@ class Recall(GradientProjection):
     remembered: int  # tasks that are consolidated
     u: dict[str, Tensor]  # "task layer" → U_t
     v: dict[str, Tensor]
+    low_rank_parts: Mapping[str, tuple[nn.Parameter, nn.Parameter]]
 
     def __init__(
         self,
@@ -54,6 +59,8 @@ class Recall(GradientProjection):
         if other := [name for name, layer in found.items() if layer is None]:
             raise ValueError(f"Recall knows plain linear layers and convolutions, and {other[0]!r} is another layer.")
         self.layers = {name: layer for name, layer in found.items() if layer is not None}
+        plain = {name for name, layer in self.layers.items() if type(layer.module) is nn.Linear}
+        self.linear = {name for name in plain if len(self.layers[name].parameters) == 1}  # linear layers without a bias
         self.parameter_names = {name: [names[p] for p in layer.parameters] for name, layer in self.layers.items()}
         # A step reads them, so they keep their place in memory when the task is consolidated.
         sizes = {name: sum(p[0].numel() for p in layer.parameters) for name, layer in self.layers.items()}
@@ -84,19 +91,23 @@ class Recall(GradientProjection):
         """Computes what steps may change: everything outside the memory, or what is new with the task."""
         self.step_version = int(bool(self.rest))
         self.networks: dict[int, dict[str, Tensor]] = {}  # the weights that old tasks answer with
+        self.few_directions: dict[str, Tensor] = {}
         for name, allowed in self.allowed.items():
             subspace: Any = self.memory.subspaces[name]
             basis = subspace.basis.to(allowed)
             if self.rest:
-                new = basis[:, sum(self.ranks()[name][:-1]) :]
-                allowed.copy_(new @ new.mT)
-            else:
-                allowed.copy_(torch.eye(len(basis), device=self.device) - basis @ basis.mT)
+                basis = basis[:, sum(self.ranks()[name][:-1]) :]
+            inside = basis @ basis.mT
+            allowed.copy_(inside if self.rest else torch.eye(len(basis), device=self.device) - inside)
+            # A captured step needs tensors of one shape.
+            if self.device.type == "cpu" and 2 * basis.shape[1] < len(basis):
+                self.few_directions[name] = basis
         own_size = sum(part.numel() for parts in (self.u, self.v) for part in parts.values())
         self.capacity = 1 + own_size / self.base_size
         keys = {name: f"{self.task} {name}" for name in self.layers}
-        self.low_rank_parts = {name: (self.u[key], self.v[key]) for name, key in keys.items() if key in self.u}
-        self.own = [nn.Parameter(pair[k]) for k in range(2) for pair in self.low_rank_parts.values()]
+        self.low_rank_parts = {
+            name: (nn.Parameter(self.u[key]), nn.Parameter(self.v[key])) for name, key in keys.items() if key in self.u
+        }
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         self.retraining = epoch >= epochs - self.retrain
@@ -140,23 +151,47 @@ class Recall(GradientProjection):
             self.keep_norms(task)
         self.refresh()
 
-    def effective(self) -> dict[str, Tensor]:
-        """Returns W + U·V for every layer, with the current task's U and V."""
-        if not self.own:
-            return {}
-        parameters, half = dict(self.network.named_parameters()), len(self.own) // 2
-        pairs = zip(self.layers.items(), self.own[:half], self.own[half:], strict=True)
+    def effective(self, without: Container[str] = ()) -> dict[str, Tensor]:
+        """Returns W + U·V for every layer, with the current task's U and V, except for the layers `without`."""
+        parameters = dict(self.network.named_parameters())
         return {
-            (weight := self.parameter_names[name][0]): parameters[weight] + layer.view.tensor((u @ v)[None])
-            for (name, layer), u, v in pairs
+            (weight := self.parameter_names[name][0]): parameters[weight] + self.layers[name].view.tensor((u @ v)[None])
+            for name, (u, v) in self.low_rank_parts.items()
+            if name not in without
         }
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        return [*super().parameters, *self.own]
+        return [*super().parameters, *(part for pair in self.low_rank_parts.values() for part in pair)]
 
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        logits = functional_call(self.network, self.effective(), (x, self.task))
+    def remaining(self, name: str, matrix: Tensor) -> Tensor:
+        """Returns rows of inputs, or of a gradient, without what steps may not change in a layer."""
+        if (basis := self.few_directions.get(name)) is None:
+            return matrix @ self.allowed[name]
+        inside = (matrix @ basis) @ basis.mT
+        return inside if self.rest else matrix - inside
+
+    def linear_forward(self, name: str, weight: Tensor, x: Tensor) -> Tensor:
+        """x·(W + U·V)ᵀ with a projected gradient of W, from x on: a batch mostly has fewer rows than a layer has outputs."""
+        output: Tensor = ProjectedLinear.apply(x, weight, partial(self.remaining, name))  # type: ignore[no-untyped-call]
+        if pair := self.low_rank_parts.get(name):
+            output = output + F.linear(F.linear(x, pair[1]), pair[0])
+        return output
+
+    @contextmanager
+    def projecting(self) -> Iterator[None]:
+        """Inside the block, linear layers compute by `linear_forward`."""
+        layers: dict[str, Any] = {name: self.layers[name].module for name in self.linear}
+        try:
+            for name, layer in layers.items():
+                layer.forward = partial(self.linear_forward, name, layer.weight)
+            yield
+        finally:
+            for layer in layers.values():
+                vars(layer).pop("forward", None)
+
+    def loss(self, x: Tensor, y: Tensor, without: Container[str] = ()) -> Tensor:
+        logits = functional_call(self.network, self.effective(without), (x, self.task))
         return F.cross_entropy(logits, y, label_smoothing=self.label_smoothing)
 
     fast_form: str | None = "low-rank-sgd"
@@ -165,11 +200,13 @@ class Recall(GradientProjection):
         return self.allowed
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self.loss(x, y)
+        with self.projecting():
+            loss = self.loss(x, y, without=self.linear)
         gradients = self.gradients(loss)
         for name, layer in self.layers.items():
-            matrix = layer.matrix([gradients[p] for p in layer.parameters]) @ self.allowed[name]
-            gradients.update(zip(layer.parameters, layer.tensors(matrix), strict=True))
+            if name not in self.linear:  # theirs are projected already
+                matrix = self.remaining(name, layer.matrix([gradients[p] for p in layer.parameters]))
+                gradients.update(zip(layer.parameters, layer.tensors(matrix), strict=True))
         self.apply_gradients(gradients)
         return loss.detach()
 
