@@ -164,6 +164,28 @@ def test_a_step_is_that_of_the_formula(private: int, bias: bool, phase: str, row
             torch.testing.assert_close(part, before - method.lr * before.grad, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_own_parts_can_start_where_the_memory_blocks_the_task(bias: bool) -> None:
+    method, streams = learner(private=2, private_start="memory", bias=bias, heads=(2, 2)), tasks(2)
+    learn(method, 0, streams[0])
+    assert not method.u  # all directions were free
+    anything = torch.randn(50, 20)
+    before = method.logits(anything, 0)
+    method.start(1)
+    method.on_epoch_start(0, EPOCHS, 6)
+    both = Split.of(streams[1].x + streams[0].x, streams[1].y)
+    method.order(both, 10)
+    M, (u, v) = method.memory.subspaces["hidden.0"].basis, method.low_rank_parts["hidden.0"]
+    x = torch.cat([both.x, torch.ones(60, 1)], dim=1) if bias else both.x
+    inside = torch.linalg.svd(x @ M @ M.mT, full_matrices=False)
+    assert not u.any()
+    for row, direction in zip(v.detach(), inside.Vh[:2, :20], strict=True):
+        torch.testing.assert_close((row @ direction).abs(), row.norm() * direction.norm())
+    learn(method, 1, both)
+    assert method.u
+    assert (method.logits(anything, 0) - before).norm() < 1e-5 * before.norm()
+
+
 def test_inputs_name_their_task() -> None:
     method, streams = learner(private=3), tasks()
     for task, split in enumerate(streams):

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from remnant.data import Split
-from remnant.memory import ProjectedLinear
+from remnant.memory import ProjectedLinear, task_inputs
 from remnant.models import Network
-from remnant.options import whole
+from remnant.options import choice, whole
 
 from .gpm import Forward, GradientProjection
 from .parts.scaled import ScaledLayer
 
 Count = Annotated[int, whole()]
+STARTS = ("random", "memory")
 
 
 class Recall(GradientProjection):
@@ -28,7 +29,9 @@ class Recall(GradientProjection):
     Later steps never change W·M_t, so a task's outputs stay the same for every input. What the truncation costs is trained
     away: the task is consolidated before its last `retrain` epochs, in which the network computes with W·M_t·M_tᵀ and only the
     directions that are new with the task move. U_t (outputs × r) and V_t (r × inputs) belong to the task; r is `private`, and
-    0 leaves them out. The learning rate falls by a cosine over the task (`anneal`), so train a fixed number of epochs, without
+    0 leaves them out. U_t starts at 0 and V_t at random directions, or, with `private_start="memory"`, at the r directions of
+    the memory that the task's inputs use most: W cannot learn there. The first task then has no such part, since its memory
+    is empty. The learning rate falls by a cosine over the task (`anneal`), so train a fixed number of epochs, without
     early stopping. Where tasks share a head, the inputs tell the task of a test example (`GPM.which_task`), and nobody else
     (`named_by_inputs`).
     """
@@ -47,12 +50,14 @@ class Recall(GradientProjection):
         *,
         retrain: Count = 1,
         private: Count = 0,
+        private_start: Annotated[str, choice(STARTS)] = "random",
         anneal: bool = True,
         named_by_inputs: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
         self.retrain, self.private, self.anneal = retrain, private, anneal
+        self.starts_in_memory = private_start == "memory"
         self.named_by_inputs = named_by_inputs and not network.multi_head
         modules, names = dict(network.named_modules()), {p: name for name, p in network.named_parameters()}
         found = {name: ScaledLayer.of(modules.get(name)) for name in self.memory.subspaces}
@@ -71,6 +76,7 @@ class Recall(GradientProjection):
         self.keep("rest", {}, per_step=False, counted=False)
         self.keep("u", {})
         self.keep("v", {})
+        self.keep("starting", False)
         self.keep("retraining", False)
         self.refresh()
 
@@ -78,7 +84,8 @@ class Recall(GradientProjection):
         raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
 
     def start(self, task: int) -> None:
-        for name, layer in self.layers.items() if self.private else ():
+        has_parts = self.private and (task > 0 or not self.starts_in_memory)
+        for name, layer in self.layers.items() if has_parts else ():
             outputs, inputs = layer.view.outputs, layer.view.inputs
             like: Any = {"dtype": layer.view.weight.dtype, "device": self.device}
             self.u[f"{task} {name}"] = torch.zeros(outputs, self.private, **like)
@@ -110,14 +117,27 @@ class Recall(GradientProjection):
         }
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
-        self.retraining = epoch >= epochs - self.retrain
+        self.starting, self.retraining = epoch == 0, epoch >= epochs - self.retrain
         if self.anneal:
             self.lr.mul_((1 + math.cos(math.pi * epoch / epochs)) / 2)
 
     def order(self, train: Split, batch: int) -> Tensor:
+        if self.starting and self.starts_in_memory and self.low_rank_parts:
+            self.start_in_memory(train)
         if self.retraining and self.remembered == self.task:
             self.truncate(train)
         return super().order(train, batch)
+
+    @torch.no_grad()
+    def start_in_memory(self, train: Split) -> None:
+        """Starts V at the directions inside the memory that hold most of the energy of the task's inputs."""
+        chosen = torch.randperm(len(train), device=self.device)[: self.samples]
+        how: Any = {"layer_samples": self.layer_samples, "forward": lambda network, x: network(x, self.task)}
+        for inputs in task_inputs(self.memory, [train.x[chosen]], **how):
+            M, (_, v) = inputs.subspace.basis.to(inputs.gram), self.low_rank_parts[inputs.layer]
+            strongest = torch.linalg.eigh(M.mT @ inputs.gram @ M).eigenvectors.flip(1)[:, : len(v)]
+            directions = (M @ strongest).mT[:, : v.shape[1]]  # without the bias
+            v[: len(directions)].copy_(directions)  # a small memory has fewer than r; the others stay random
 
     @torch.no_grad()
     def truncate(self, train: Split) -> None:
@@ -220,9 +240,9 @@ class Recall(GradientProjection):
         """Returns the weights that an old task answers with."""
         recalled = self.memory.recalled(task)
         weights = {name: recalled[name] for names in self.parameter_names.values() for name in names}
-        for name, layer in self.layers.items() if self.private else ():
-            low_rank = self.u[f"{task} {name}"] @ self.v[f"{task} {name}"]
-            weights[self.parameter_names[name][0]] += layer.view.tensor(low_rank[None])
+        for name, layer in self.layers.items():
+            if (key := f"{task} {name}") in self.u:
+                weights[self.parameter_names[name][0]] += layer.view.tensor((self.u[key] @ self.v[key])[None])
         return {**weights, **self.own_tensors.get(str(task), {})}
 
     def answer(self, x: Tensor, task: int) -> Tensor:
