@@ -186,6 +186,24 @@ def test_own_parts_can_start_where_the_memory_blocks_the_task(bias: bool) -> Non
     assert (method.logits(anything, 0) - before).norm() < 1e-5 * before.norm()
 
 
+@pytest.mark.parametrize("norm", ["batch", "running"])
+@pytest.mark.parametrize("name", ["alexnet", "resnet18"])
+def test_an_old_task_has_its_norms_back(name: str, norm: str) -> None:
+    torch.manual_seed(1)
+    network = build(name, input_shape=(3, 32, 32), classes=(2, 2), seed=0, width=2, norm=norm)
+    own = {"private": 2, "private_start": "memory", "task_norms": "own"}
+    method = METHODS["remnant-recall"](network, lr=0.1, samples=20, threshold=0.9, **own)
+    assert isinstance(method, Recall)
+    streams = [Split.of(torch.randn(20, 3, 32, 32), torch.arange(20) % 2) for _ in range(2)]
+    learn(method, 0, streams[0], epochs=2)
+    network.eval()
+    before = method.logits(streams[1].x, 0)
+    network.train()
+    learn(method, 1, streams[1], epochs=2)
+    network.eval()
+    assert (method.logits(streams[1].x, 0) - before).norm() < 1e-4 * before.norm()
+
+
 def test_inputs_name_their_task() -> None:
     method, streams = learner(private=3), tasks()
     for task, split in enumerate(streams):
