@@ -49,10 +49,11 @@ def resumed_to_the_same_matrix(method: str, root: Path, *overrides: str) -> dict
     with pytest.raises(KilledError):
         run(plan, kill)
     (resumed,) = run(plan, lambda progress: None)
-    matrices = [folder.matrix() for folder in (whole, resumed)]
+    matrices, results = [folder.matrix() for folder in (whole, resumed)], [f.result() for f in (whole, resumed)]
     assert matrices[0] is not None
     assert matrices[1] is not None
     assert np.array_equal(matrices[0].values, matrices[1].values, equal_nan=True)
-    result = resumed.result()
-    assert result is not None
-    return result
+    assert results[0] is not None
+    assert results[1] is not None
+    assert all(results[0][each] == results[1][each] for each in ("capacity", "memory_bytes"))
+    return results[1]

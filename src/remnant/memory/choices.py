@@ -8,9 +8,11 @@ from .subspace import RANK_RULES
 
 CHOICES = {
     "bias": ("augment", "freeze", "free"),
+    "keep_examples": (True, False),
     "lora": (None, "inputs"),
     "norm": ("freeze", "free", "per-task"),
     "rank_rule": RANK_RULES,
+    "recall": (True, False),
     "unsupported": ("error", "freeze", "free"),
 }
 REFUSED: dict[str, Callable[[dict[str, Any]], bool]] = {

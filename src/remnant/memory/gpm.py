@@ -101,6 +101,7 @@ class GPM(Loop):
     ) -> None:
         options: dict[str, Any] = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
         options |= {"recall": recall, "lora": lora, "sketch": sketch, "soft": soft, "own_rank": own_rank}
+        options["keep_examples"] = keep_examples
         for option, allowed in CHOICES.items():
             if options[option] not in allowed:
                 raise ValueError(f"{option}={options[option]!r}: choose one of {', '.join(map(repr, allowed))}.")
@@ -118,7 +119,7 @@ class GPM(Loop):
             for subspace in (each for weight in self._protection.weights for each in weight.subspaces):
                 subspace.weights = subspace.weights  # with weights, it stores its directions and never their complement
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
-        self._settings = {"threshold": parsed.setting, **patterns, **options, "keep_examples": keep_examples}
+        self._settings = {"threshold": parsed.setting, **patterns, **options}
         self._tasks = 0
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)

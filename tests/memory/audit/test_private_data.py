@@ -42,6 +42,12 @@ def test_examples_stay_in_the_process_only_if_they_are_kept(keep: bool, recall: 
     assert any(not values.isdisjoint(x.detach().flatten().tolist()) for x in new) is keep
 
 
+def test_a_word_that_is_not_true_or_false_keeps_nothing_by_mistake(net: Net) -> None:
+    for wrong in ("no", None, 2):
+        with pytest.raises(ValueError, match="choose one of True, False"):
+            GPM(net, keep_examples=wrong)  # type: ignore[arg-type]
+
+
 def test_verify_still_checks_weights_and_buffers(net: Net) -> None:
     memory = GPM(net, 0.9, keep_examples=False)
     memory.consolidate(data())
