@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from remnant.accelerated import fuse_activations
 from remnant.models import MLP, MODELS, LeNet, Network, build
+from remnant.models.convolutional import ResponseNorm
 from remnant.options import OptionError
 from remnant.registry import UnknownNameError
 
@@ -182,6 +183,14 @@ def test_lenet_normalises_each_value_by_its_four_channel_neighbours():
         near = x[0, max(0, channel - 2) : channel + 2, 0, 0]
         expected[0, channel] /= (1 + 0.001 / 9 * near.square().sum() / 4) ** 0.75
     torch.testing.assert_close(network.response_norm(x), expected)
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_response_norm_is_torchs(size):
+    x, weights = (30 * images(2, 7, 5, 4)).requires_grad_(), images(2, 7, 5, 4)
+    ours, theirs = ResponseNorm(size, alpha=0.01)(x), nn.LocalResponseNorm(size, alpha=0.01, beta=0.75, k=1)(x)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad((y * weights).sum(), x)[0] for y in (ours, theirs)))
 
 
 # Initial weights

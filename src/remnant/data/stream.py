@@ -79,11 +79,11 @@ class Split:
     def to(self, device: Device) -> Split:
         """The same split on `device`. Stored bytes are copied there first and become floats there.
 
-        On a GPU, images are stored channels-last, the format that convolutions read there.
+        Images are stored channels-last, the format that convolutions read fastest.
         """
         target, x = torch.device(device), self._find_x()
         x = x.to(target) if x is not None else self._make_x(target)
-        if target.type == "cuda" and x.ndim == 4:
+        if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return Split.of(x, self.y.to(target))
 

@@ -99,7 +99,7 @@ class LeNet(Network):
         kind_of(Init).read(init, f"init={init!r}: init")
         self.conv1 = nn.Conv2d(image_channels(self), width, 5, padding=2, bias=bias)
         self.conv2 = nn.Conv2d(width, width * 50 // 20, 5, padding=2, bias=bias)
-        self.response_norm = nn.LocalResponseNorm(4, alpha=0.001 / 9, beta=0.75, k=1)
+        self.response_norm = ResponseNorm(4, alpha=0.001 / 9)
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         features = features_after(self, [self.conv1, self.pool, self.conv2, self.pool])
         self.fc1 = nn.Linear(features, 40 * width, bias=bias)
@@ -117,6 +117,25 @@ class LeNet(Network):
 
     def wiring(self) -> list[Units]:
         return linear_chain(*((layer, None, layer) for layer in (self.conv1, self.conv2, self.fc1, self.fc2)))
+
+
+class ResponseNorm(nn.Module):
+    """`nn.LocalResponseNorm` with β = 3/4 and k = 1: x / d^¾, where d = 1 + α·(mean of x² over `size` channels).
+
+    On a CPU, torch's own takes two thirds of LeNet's step. Here the channels are added up by a matrix product.
+    """
+
+    def __init__(self, size: int, *, alpha: float) -> None:
+        super().__init__()
+        self.size, self.scale = size, alpha / size
+
+    def forward(self, x: Tensor) -> Tensor:
+        channel = torch.arange(x.shape[1], device=x.device)
+        distance = channel - channel[:, None]
+        near = (distance >= -(self.size // 2)) & (distance <= (self.size - 1) // 2)
+        sums = F.linear(x.square().movedim(1, -1), near.to(x.dtype) * self.scale).movedim(-1, 1)
+        d = 1 + sums
+        return x * (d * d.sqrt()).rsqrt()
 
 
 class AlexNet(Network):

@@ -35,8 +35,8 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
             network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
         if examples is not None:
             _check_inputs(network, examples, name)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
         if device.type == "cuda":
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
             fuse_activations(network)
         name = settings.method
         method = METHODS[name](network.to(device), **settings.options)
