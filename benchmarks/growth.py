@@ -18,7 +18,7 @@ from timing import fastest, fastest_stretch, machine, own
 
 from remnant import Subspace
 from remnant.accelerated.manual_backward import STEPS_TOGETHER, ManualBackwardSteps
-from remnant.memory.gram import Gram
+from remnant.memory.subspaces.gram import Gram
 
 Points = list[tuple[int, float]]
 

@@ -20,9 +20,9 @@ from timing import fastest, machine, own
 from torch import Tensor
 
 from remnant import Subspace
-from remnant.memory.gram import Gram
-from remnant.memory.projection import Projection
-from remnant.memory.sketch import Sketch, random_vectors
+from remnant.memory.subspaces.gram import Gram
+from remnant.memory.subspaces.projection import Projection
+from remnant.memory.subspaces.sketch import Sketch, random_vectors
 
 CPU = torch.device("cpu")
 EPSILON = 0.97

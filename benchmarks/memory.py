@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from remnant import GPM, Subspace
-from remnant.memory.gram import Gram
 from remnant.memory.layers import views_of
-from remnant.memory.projection import Projection, cheapest_form
+from remnant.memory.subspaces.gram import Gram
+from remnant.memory.subspaces.projection import Projection, cheapest_form
 
 SIZES = (784, 2304, 4608)
 

@@ -45,7 +45,7 @@ class Import:
 
     file: Path
     line: int
-    target: str  # remnant.memory.subspace
+    target: str  # remnant.memory.subspaces.subspace
     names: tuple[str, ...]  # the imported names; empty for `import x`
     relative: bool
 
@@ -280,7 +280,7 @@ def test_a_memory_has_few_public_members() -> None:
     [
         ("from remnant.memory import GPM", True),
         ("from remnant.memory import no_such_export", False),
-        ("from remnant.memory.subspace import Subspace", False),
+        ("from remnant.memory.subspaces.subspace import Subspace", False),
         ("from remnant.experiments.runs.folder import RunFolder", False),
     ],
 )

@@ -101,7 +101,7 @@ def test_the_equations_include_those_of_the_method() -> None:
 
 
 def test_files_named_in_the_docs_exist() -> None:
-    """Paths such as `memory/attachment.py` or `experiments/runs/` in the pages that explain the code."""
+    """Paths such as `memory/steps/attachment.py` or `experiments/runs/` in the pages that explain the code."""
     missing = []
     for page in ("equations.md", "one-step.md", "adding-a-layer.md"):
         for path in re.findall(r"`(?:src/remnant/)?([a-z_]+/[\w/]*(?:\.py)?)`", prose(DOCS / page)):

@@ -55,4 +55,4 @@ def test_one_run_passes_through_few_functions_and_files(tmp_path: Path) -> None:
     called = [tuple(each) for each in json.loads(done.stdout.splitlines()[-1])]
     assert 200 < len(called) <= 300, sorted(called)
     assert len({file for file, _ in called}) <= 50
-    assert ("memory/subspace.py", "Subspace.grow") in called  # Eq. 5 and 9
+    assert ("memory/subspaces/subspace.py", "Subspace.grow") in called  # Eq. 5 and 9

@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from remnant import GPM
-from remnant.memory.bundle import Bundle
+from remnant.memory.steps.bundle import Bundle
 
 pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Old outputs moved")
 

@@ -1,20 +1,20 @@
 """Gradient Projection Memory. It needs torch, numpy and safetensors, and no other room of this package."""
 
-from . import codec
 from .audit.state import keep_in_eval_mode
-from .constraint import ProjectedLinear, StepProjector
-from .discovery import UnsupportedError
 from .drift import activation_drift
 from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
-from .projection import full_precision
-from .recognition import Recognition
+from .recall.recognition import Recognition
 from .record.recorder import ConsolidationError
 from .report import LeakError, MemoryReport, Truncation, Verification
-from .state import StateError
-from .subspace import RANK_RULES, Subspace
+from .saving import codec
+from .saving.state import StateError
+from .steps.constraint import ProjectedLinear, StepProjector
+from .subspaces.projection import full_precision
+from .subspaces.subspace import RANK_RULES, Subspace
+from .subspaces.threshold import by_layer, parse_threshold
 from .task_inputs import TaskInputs, grow_by, task_inputs
-from .threshold import by_layer, parse_threshold
+from .weights.discovery import UnsupportedError
 
 __all__ = [
     "GPM",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from .subspace import RANK_RULES
+from .subspaces.subspace import RANK_RULES
 
 CHOICES = {
     "bias": ("augment", "freeze", "free"),

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .discovery import Protection
-from .projection import full_precision
-from .protected import ProtectedWeight
 from .record.recorder import record_rows
+from .subspaces.projection import full_precision
+from .weights.discovery import Protection
+from .weights.protected import ProtectedWeight
 
 HALF = 128  # bins on either side of zero; an even number
 SMALLEST = -20  # the finest range is ±2^SMALLEST; smaller values are rounding of float32

@@ -11,26 +11,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
-from . import copies, display, state
-from .attachment import Attachment
+from . import display
 from .audit import preconditions as checks
 from .audit.state import Buffers
 from .audit.verification import Verifier
 from .choices import CHOICES, REFUSED
-from .constraint import Constraint
-from .discovery import Protection
-from .loop import Loop
-from .loss import Loss, usual_loss
-from .own_parts import restart
-from .recall import Recall
-from .recognition import Recognition
+from .recall.loss import Loss, usual_loss
+from .recall.recall import Recall
+from .recall.recognition import Recognition
 from .record import recorder
 from .record.consolidation import Growth, all_or_nothing, remember
 from .record.recorder import Forward
+from .record.soft import grow_softly
 from .report import LayerReport, MemoryReport, Verification
-from .soft import grow_softly
-from .subspace import Subspace
-from .threshold import ThresholdSetting, parse_threshold
+from .saving import copies, state
+from .steps.attachment import Attachment
+from .steps.constraint import Constraint
+from .steps.loop import Loop
+from .subspaces.subspace import Subspace
+from .subspaces.threshold import ThresholdSetting, parse_threshold
+from .weights.discovery import Protection
+from .weights.own_parts import restart
 
 
 class GPM(Loop):
@@ -101,18 +102,18 @@ class GPM(Loop):
     ) -> None:
         options: dict[str, Any] = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
         options |= {"recall": recall, "lora": lora, "sketch": sketch, "soft": soft, "own_rank": own_rank}
-        options["keep_examples"] = keep_examples
+        options |= {"keep_examples": keep_examples}
         for option, allowed in CHOICES.items():
             if options[option] not in allowed:
                 raise ValueError(f"{option}={options[option]!r}: choose one of {', '.join(map(repr, allowed))}.")
-        for message in (message for message, is_so in REFUSED.items() if is_so(options)):
-            raise ValueError(message.format(**options))
+        if refused := [message for message, is_so in REFUSED.items() if is_so(options)]:
+            raise ValueError(refused[0].format(**options))
         rules = {option: options[option] for option in ("bias", "norm", "unsupported", "lora", "sketch", "own_rank")}
         self._protection = Protection(model, protect, exclude, ordered=recall, **rules)
         self._model = self._protection.model
         parsed = parse_threshold(threshold, [weight.name for weight in self._protection.weights])
         self._threshold_given, self._threshold = threshold, parsed.of
-        self._rank_rule, self._unsupported = rank_rule, unsupported
+        self._tasks, self._rank_rule, self._unsupported = 0, rank_rule, unsupported
         self._growth: Growth | None = None  # replaces the rank rule
         if soft is not None:
             self._growth = partial(grow_softly, soft, rank_rule)
@@ -120,7 +121,6 @@ class GPM(Loop):
                 subspace.weights = subspace.weights  # with weights, it stores its directions and never their complement
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
         self._settings = {"threshold": parsed.setting, **patterns, **options}
-        self._tasks = 0
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
         self._recall = Recall(self._protection, self._constraint) if recall else None

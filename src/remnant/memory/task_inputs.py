@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from .gpm import GPM
-from .gram import Energy
 from .record import batches as series
 from .record import recorder
 from .record.recorder import Forward
-from .subspace import Subspace
-from .threshold import by_layer
+from .subspaces.gram import Energy
+from .subspaces.subspace import Subspace
+from .subspaces.threshold import by_layer
 
 
 class TaskInputs(NamedTuple):

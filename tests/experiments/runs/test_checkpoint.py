@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from remnant.experiments.runs import RunFolder
-from remnant.memory.codec import pack
+from remnant.memory.saving.codec import pack
 
 HEADER = {"benchmark": "permuted-digits", "method": "gpm", "digest": "0123abcd", "seed": 0, "settings": {}}
 
@@ -96,7 +96,7 @@ def test_without_a_complete_checkpoint_the_run_starts_again(tmp_path: Path) -> N
 
 
 def test_another_version_of_the_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remnant.memory.codec.VERSION", 2)
+    monkeypatch.setattr("remnant.memory.saving.codec.VERSION", 2)
     RunFolder(tmp_path, HEADER).save_checkpoint({"n": 1})
     monkeypatch.undo()
     with pytest.raises(RuntimeError, match="has version 2 of the format; this release reads version 1"):

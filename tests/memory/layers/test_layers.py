@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant import GPM
-from remnant.memory import gram
 from remnant.memory.layers import LayerView, conv, views_of
 from remnant.memory.record.recorder import empty_grams, record_rows
+from remnant.memory.subspaces import gram
 
 pytestmark = pytest.mark.filterwarnings("ignore:These layers are full", "ignore:Using padding='same'")
 

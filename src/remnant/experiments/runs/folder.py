@@ -208,7 +208,7 @@ class RunFolder:
     def save_checkpoint(
         self, state: dict[str, Any], matrix: AccuracyMatrix | None = None, ranks: Mapping[str, Any] | None = None
     ) -> None:
-        """Keeps `state` (see `remnant.memory.codec`) as the newest checkpoint, and the one before it.
+        """Keeps `state` (see `remnant.memory.saving.codec`) as the newest checkpoint, and the one before it.
 
         The matrix and the ranks of a finished task are saved first: a run that resumes after it never writes them again.
         """

@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
-from ..discovery import Protection
-from ..distributed import reshard
-from ..protected import ProtectedWeight, Weights
 from ..record.recorder import ConsolidationError, Grams, call, inputs_left_out
 from ..report import Verification
+from ..weights.discovery import Protection
+from ..weights.distributed import reshard
+from ..weights.protected import ProtectedWeight, Weights
 from .probe import Probe
 from .trial import percent
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..discovery import Protection, clean
-from ..distributed import object_from_process, sharded_like, summed, whole
-from ..projection import full_precision
-from ..protected import Weights
 from ..record.batches import all_tensors, blank, geometric, map_tensors, mix, spread_examples, tensors_in
 from ..record.recorder import Forward, Sinks, eager_eval, record_rows
+from ..subspaces.projection import full_precision
+from ..weights.discovery import Protection, clean
+from ..weights.distributed import object_from_process, sharded_like, summed, whole
+from ..weights.protected import Weights
 from .trial import NOISY, Change, Found, Trial, change_of, relative_changes, restored
 
 EXAMPLES = 8  # few rows leave most directions free to change

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..discovery import Protection, clean
-from ..distributed import is_sharded, shard_of, summed
 from ..layers import is_norm, rule_of
 from ..report import LayerCheck, check_still
+from ..weights.discovery import Protection, clean
+from ..weights.distributed import is_sharded, shard_of, summed
 from .probe import Probe
 from .trial import SIZE, relative_changes, restored
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..distributed import sharded_like, whole
-from ..gram import outside_rows, span_everything
-from ..protected import Bias, ProtectedWeight, Weights
+from ..subspaces.gram import outside_rows, span_everything
+from ..weights.distributed import sharded_like, whole
+from ..weights.protected import Bias, ProtectedWeight, Weights
 
 if TYPE_CHECKING:
     from .probe import Probe

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..discovery import Protection
-from ..distributed import InStep, summed
 from ..record import recorder
 from ..record.batches import is_numbered, stream
 from ..record.consolidation import filling, share_grams
 from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
+from ..weights.discovery import Protection
+from ..weights.distributed import InStep, summed
 from .probe import NARROW_ROUNDINGS, Probe
 from .state import Buffers, checksum
 from .trial import change_of, ordinary, percent, placed
 
 if TYPE_CHECKING:
-    from ..constraint import Constraint
-    from ..recall import Recall
+    from ..recall.recall import Recall
+    from ..steps.constraint import Constraint
 
 KEPT = 16  # tasks whose examples are kept, the last ones
 BYTES = 2**28  # fewer, if their outputs take more than that: those of a language model are large

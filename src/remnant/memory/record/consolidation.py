@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .. import lora, own_parts
 from ..audit import preconditions as checks
 from ..audit.probe import Probe
 from ..audit.state import shorten_rows
-from ..discovery import Protection
-from ..distributed import InStep, from_process, object_from_process, summed, world
-from ..loss import Loss
-from ..protected import ProtectedWeight, Weights
+from ..recall.loss import Loss
 from ..report import Verification
-from ..subspace import Subspace
-from ..threshold import by_layer
+from ..subspaces.subspace import Subspace
+from ..subspaces.threshold import by_layer
+from ..weights import lora, own_parts
+from ..weights.discovery import Protection
+from ..weights.distributed import InStep, from_process, object_from_process, summed, world
+from ..weights.protected import ProtectedWeight, Weights
 from . import batches as series
 from . import recorder
 from .recorder import ConsolidationError, Examples, Forward, Grams, Sinks

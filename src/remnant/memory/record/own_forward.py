@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..protected import Site
+from ..weights.protected import Site
 from .batches import map_tensors, tensors_in
 
 Read = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]  # reads the arguments of a call

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from remnant.errors import UserError
 
-from ..distributed import reshard, whole
-from ..gram import Counts, Gram
 from ..layers import described_forward
-from ..protected import ProtectedWeight, Site, Weights
-from ..sketch import Sketch, random_vectors
+from ..subspaces.gram import Counts, Gram
+from ..subspaces.sketch import Sketch, random_vectors
+from ..weights.distributed import reshard, whole
+from ..weights.protected import ProtectedWeight, Site, Weights
 from .batches import map_tensors, tensors_in
 from .own_forward import read_calls
 

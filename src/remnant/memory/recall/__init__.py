@@ -1,0 +1,1 @@
+"""Reads an old task through its own memory, and recognises the task of an example."""

@@ -1,0 +1,185 @@
+"""The state of a memory as a dict and as a file, and the checks when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, is_tensor, nn
+
+from remnant.errors import UserError
+from remnant.files import remove_stale, write_file
+
+from ..audit.preconditions import check_model
+from ..subspaces.subspace import Subspace
+from ..subspaces.threshold import ThresholdSetting
+from ..weights.discovery import clean
+from ..weights.distributed import is_sharded, sharded_like, summed, whole, world
+from ..weights.protected import ProtectedWeight
+from . import codec, valid
+
+if TYPE_CHECKING:
+    from ..gpm import GPM
+
+Memory = TypeVar("Memory", bound="GPM")
+VERSION = 2
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)  # what a wrong type leads to
+
+
+class StateError(UserError, ValueError):
+    """A saved memory is damaged, was not written by `GPM.save`, or belongs to another model."""
+
+
+def collect(memory: GPM) -> dict[str, Any]:
+    """All of the state. Sharded anchors are gathered, on the CPU, so all processes must call it."""
+    unsettled = memory._constraint.unsettled
+    if unsettled:
+        memory._constraint.settle()
+    check_model(memory._protection)
+    names = {parameter: name for name, parameter in memory._protection.named_parameters().items()}
+    anchors = memory._constraint.anchors
+    return {
+        "version": VERSION,
+        "tasks": memory._tasks,
+        "steps": memory._constraint.steps,
+        "unsettled": unsettled,  # the model may have been saved before its weights were restored above
+        "settings": dict(memory._settings),
+        "layers": {
+            weight.name: {
+                "capacities": [subspace.capacity for subspace in weight.subspaces],
+                "added": list(weight.added),
+                "subspaces": [subspace.state() for subspace in weight.subspaces],
+            }
+            for weight in memory._protection.weights
+        },
+        "anchors": {names[p]: whole(tensor).cpu() if is_sharded(tensor) else tensor for p, tensor in anchors.items()},
+        "buffers": dict(memory._buffers.values),
+        "kept_in_eval": list(memory._buffers.kept_in_eval),
+        "recall": memory._recall.state() if memory._recall else None,
+    }
+
+
+def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
+    """Checks the whole state before it changes the memory."""
+    check_model(memory._protection)
+    parameters = memory._protection.named_parameters()
+    try:
+        if valid.whole("the version", saved["version"]) != VERSION:
+            raise StateError(f"This state has version {saved['version']}; this release reads version {VERSION}.")
+        tasks, steps = valid.whole("tasks", saved["tasks"]), valid.whole("steps", saved["steps"])
+        unsettled = saved.get("unsettled", False)  # older files lack it
+        if type(unsettled) is not bool:
+            raise ValueError(f"unsettled is {unsettled!r}")
+        kept_in_eval = list(saved["kept_in_eval"])
+        if unknown := set(kept_in_eval) - {clean(name) for name, _ in memory._model.named_modules()}:
+            raise ValueError(f"there is no module {unknown.pop()!r}")
+        _check_schema(memory, saved, complete=tasks > 0)
+        if (saved["recall"] is None) != (memory._recall is None):
+            raise StateError(
+                "Either the saved memory or this one was made with recall=True, but not both. Make both alike."
+            )
+        layers = {w: _read_layer(w, saved["layers"][w.name], tasks) for w in memory._protection.weights}
+        loaded = {weight.name: subspaces for weight, (subspaces, _) in layers.items()}
+        records = memory._recall.read(saved["recall"], tasks, loaded) if memory._recall else None
+        anchors = {name: valid.tensor(name, anchor, parameters[name]) for name, anchor in saved["anchors"].items()}
+        here = memory._buffers.others() | memory._buffers.of_norms()
+        buffers = {name: valid.tensor(name, x, here[name], infinite=True) for name, x in saved["buffers"].items()}
+    except StateError:
+        raise
+    except MALFORMED as error:
+        raise StateError(f"This is not the state of a memory, or it is damaged: {error!r}.") from error
+    for weight, (subspaces, added) in layers.items():
+        weight.adopt(subspaces, added)
+    memory._tasks, memory._constraint.steps = tasks, steps
+    if memory._recall and records:
+        memory._recall.tasks, memory._recall.truncations = records
+    placed = {parameters[name]: anchor for name, anchor in anchors.items()}
+    memory._constraint.anchors = {
+        p: sharded_like(anchor.to(device=p.device, dtype=p.dtype, copy=True), p) for p, anchor in placed.items()
+    }
+    memory._constraint.stepped, memory._verifier.witnesses = set(), []
+    memory._buffers.values = {name: tensor.clone() for name, tensor in buffers.items()}
+    memory._buffers.kept_in_eval = kept_in_eval
+    if tasks:
+        memory._buffers.hold()
+    if unsettled:
+        memory._constraint.restore()
+
+
+def _read_layer(weight: ProtectedWeight, layer: Mapping[str, Any], tasks: int) -> tuple[list[Subspace], list[int]]:
+    """The subspaces of a weight, and the number of directions that each task added."""
+    pairs = zip(weight.subspaces, layer["subspaces"], strict=True)
+    subspaces = [subspace.copy().load(directions) for subspace, directions in pairs]
+    added = [valid.whole("a number of directions", count) for count in layer["added"]]
+    # A user may add directions by hand, which no task has added, or let axes go.
+    most = weight.capacity if weight.view.one_hot else sum(subspace.rank for subspace in subspaces)
+    if len(added) != tasks or sum(added) > most:
+        raise ValueError(f"{tasks} tasks added {added} to the {most} directions of {weight.name!r}")
+    return subspaces, added
+
+
+def _check_schema(memory: GPM, saved: Mapping[str, Any], *, complete: bool) -> None:
+    """Compares all sizes in the state with those here. Once a task is remembered, nothing may be missing."""
+    parameters, norms = memory._protection.named_parameters(), memory._buffers.of_norms()
+    protected = set(memory._protection.parameters)
+    kept = {name: parameter for name, parameter in parameters.items() if parameter in protected}
+    layers = {w.name: [subspace.capacity for subspace in w.subspaces] for w in memory._protection.weights}
+    here = _sizes(layers, parameters, memory._buffers.others() | norms)
+    needed = _sizes(layers, kept if complete else {}, norms if complete else {})
+    capacities = {name: layer["capacities"] for name, layer in saved["layers"].items()}
+    in_state = _sizes(capacities, saved["anchors"], saved["buffers"])
+    differing = sorted(name for name in {*needed, *in_state} if here.get(name) != in_state.get(name))
+    if differing:
+        details = [f"{x}: {in_state.get(x, 'missing')} in the state, {here.get(x, 'missing')} here" for x in differing]
+        raise StateError(
+            f"The state belongs to another model or to other settings ({'; '.join(details)}). Load it into a memory of the "
+            "same model that was made with the same settings; GPM.load does that."
+        )
+
+
+def _sizes(
+    layers: Mapping[str, list[int]], anchors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+) -> dict[str, list[int]]:
+    sizes = {f"layer {name!r}": [valid.whole("a capacity", n) for n in found] for name, found in layers.items()}
+    for kind, tensors in (("parameter", anchors), ("buffer", buffers)):
+        sizes.update({f"{kind} {name!r}": list(tensor.shape) for name, tensor in tensors.items()})
+    return sizes
+
+
+def save(memory: GPM, path: Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder. Name the file to write, as in {path / 'memory.safetensors'}.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
+    with memory._lock:  # another thread may consolidate
+        pieces = codec.pack(collect(memory))
+    sharded = memory._protection.sharded
+    try:
+        if not sharded or world()[0] == 0:
+            remove_stale(path.parent, path.name)
+            write_file(path, *pieces)
+    finally:
+        if sharded:
+            summed(torch.zeros(1))  # the other processes may read the file at once
+
+
+def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdSetting | None) -> Memory:
+    try:
+        saved = codec.read(path)
+    except (codec.DamagedError, codec.VersionError) as error:
+        raise StateError(f"{path} does not hold a memory that GPM.save() wrote: {error}. Load another copy.") from error
+    settings = saved.get("settings")
+    if not isinstance(settings, dict) or "threshold" not in settings or any(map(is_tensor, settings.values())):
+        raise StateError(f"{path} does not hold a memory: it was not written by GPM.save().")
+    if threshold is not None:
+        settings = {**settings, "threshold": threshold}
+    if settings["threshold"] is None:
+        raise StateError(f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…).")
+    try:
+        memory = kind(model, **settings)
+    except MALFORMED as error:
+        raise StateError(f"The memory in {path} does not fit this model: {error}") from error
+    memory.load_state_dict(saved)
+    return memory
