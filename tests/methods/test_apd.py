@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from remnant.data import Split
-from remnant.methods.apd import APD, k_means, regrouped
+from remnant.methods.apd import APD, Retained, k_means, regrouped
 from remnant.models import Network, build
 
 
@@ -58,6 +58,16 @@ def test_the_loss_is_the_sum_of_its_terms(bias: bool) -> None:
         assert method.loss(split.x, split.y).item() == pytest.approx(expected.item(), rel=1e-10)
         method.finish(task, split)
         stars = {j: weights(method, j) for j in range(task + 1)}
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2, 2)])
+def test_the_gradient_of_the_retained_terms_is_autograds(shape: tuple[int, ...]) -> None:
+    def random(*sizes: int) -> Tensor:
+        return torch.randn(sizes, dtype=torch.float64, requires_grad=True)
+
+    shared, tau, v = random(*shape), random(5, *shape), random(5, 4, *(1 for _ in shape[1:]))
+    before = random(5, *shape).detach()
+    assert torch.autograd.gradcheck(lambda w, t, u: Retained.apply(w, t, u, before, 0.3, 2.0), (shared, tau, v))
 
 
 def _heads(net: Network) -> dict[str, Tensor]:

@@ -64,7 +64,7 @@ class APD(Growing):
 
     name = "apd"
     freezes_norms = True
-    before: list[Tensor]  # θ_j* of all j < t
+    before: list[Tensor]  # θ_j* of all j < t, without the values of their groups
     grouped: int  # numbers that groups of tasks share
 
     def __init__(
@@ -101,7 +101,7 @@ class APD(Growing):
     @torch.no_grad()
     def start(self, task: int) -> None:
         self._divide(task)
-        self.before = [each.weights() for each in self.old.values()]
+        self.before = [each.weights() - each.group for each in self.old.values()]
         for each in self.own.values():
             each.tau.copy_(each.shared)
         super().start(task)
@@ -130,8 +130,7 @@ class APD(Growing):
             small = [each.tau, each.v, *([each.shared] if self.task == 0 else ())]
             loss = loss + self.sparsity * each.tau.abs().sum() + self.decay / 2 * sum(p.square().sum() for p in small)
         for each, before in zip(self.old.values() if self.task > 0 else (), self.before, strict=False):
-            moved = F.mse_loss(each.weights(), before, reduction="sum")
-            loss = loss + self.sparsity * torch.linalg.vector_norm(each.tau, 1) + self.retention / 2 * moved
+            loss = loss + Retained.apply(each.shared, each.tau, each.v, before, self.sparsity, self.retention)  # type: ignore
         return loss
 
     logits_recordable = True
@@ -150,6 +149,33 @@ class APD(Growing):
             groups = 2 * tasks // 5
             self.grouped = sum(regrouped(each.tau, each.group, groups, self.group_range) for each in learnt)
         super().finish(task, train)
+
+
+class Retained(torch.autograd.Function):
+    """λ₁·Σ_j |τ_j| + λ₃/2·Σ_j ‖W·σ(v_j) + τ_j − before_j‖² of the old tasks j, with its gradient by hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, shared: Tensor, tau: Tensor, v: Tensor, before: Tensor, sparsity: float, retention: float
+    ) -> Tensor:
+        sigma = torch.sigmoid(v)
+        moved = torch.addcmul(tau, shared, sigma).sub_(before)
+        ctx.save_for_backward(shared, tau, sigma, moved)
+        ctx.prices = sparsity, retention
+        norm = torch.linalg.vector_norm
+        return sparsity * norm(tau, 1) + retention / 2 * norm(moved).square()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        shared, tau, sigma, moved = ctx.saved_tensors
+        sparsity, retention = (price * gradients[0] for price in ctx.prices)
+        tasks, units, *_ = moved.shape
+        by_unit, scale = moved.reshape(tasks, units, -1).movedim(0, 1), sigma.reshape(tasks, units).T
+        for_shared = (scale[:, None] @ by_unit).view(shared.shape) * retention
+        along = (by_unit @ shared.reshape(units, -1, 1))[:, :, 0] * retention
+        for_v = (along * scale * (1 - scale)).T.reshape(sigma.shape)
+        for_tau = torch.addcmul(tau.sign() * sparsity, moved, retention)
+        return for_shared, for_tau, for_v, None, None, None
 
 
 def wired_parameters(network: Network) -> dict[str, nn.Parameter]:
