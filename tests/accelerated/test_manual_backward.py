@@ -75,15 +75,15 @@ class Phases(Recall):
         return super().order(train, batch)
 
 
-@pytest.mark.parametrize("private", [0, 3], ids=["shared weights", "own parts"])
+@pytest.mark.parametrize("own_rank", [0, 3], ids=["shared weights", "own parts"])
 @pytest.mark.parametrize("tasks", [1, 2], ids=["first task", "second task"])
 @pytest.mark.parametrize("classes", [10, [10, 12]], ids=["one head", "two heads"])
-def test_recall_takes_the_same_steps_before_and_after_it_truncates(private: int, tasks: int, classes: Any) -> None:
+def test_recall_takes_the_same_steps_before_and_after_it_truncates(own_rank: int, tasks: int, classes: Any) -> None:
     made: list[Recall] = []
 
     def make() -> Method:
         network = learner("finetune", classes, torch.float64).network
-        made.append(Phases(network, lr=0.05, threshold={"value": 0.9}, samples=50, private=private, anneal=False))
+        made.append(Phases(network, lr=0.05, threshold={"value": 0.9}, samples=50, own_rank=own_rank, anneal=False))
         assert is_linear_chain(made[-1])
         return made[-1]
 
@@ -92,7 +92,7 @@ def test_recall_takes_the_same_steps_before_and_after_it_truncates(private: int,
         torch.testing.assert_close(eager, ours, **TOLERANCE[torch.float64])
     assert all(method.rest for method in made)
     trained = [bool(part.any()) for name, part in made[0].u.items() if name.startswith(f"{tasks - 1} ")]
-    assert trained == [True] * (len(made[0].layers) if private else 0)
+    assert trained == [True] * (len(made[0].layers) if own_rank else 0)
 
 
 def test_labels_may_be_smoothed() -> None:

@@ -78,7 +78,7 @@ CASES = {
     "dgdmn": Case("dgdmn", (*DIGITS, "training.epochs=2", "hidden=[20]", "slots=2", "samples=50", "sleep=1")),
     "ogd": Case("ogd", (*FEW, "network.hidden=[20, 20]", "samples=20")),
     "owm on an AlexNet": Case("owm", (*ALEXNET, "alpha_decay=0.01"), own=True),
-    "remnant-recall": Case("remnant-recall", (*FEW, "retrain=2", "private=2")),
+    "remnant-recall": Case("remnant-recall", (*FEW, "retrain=2", "own_rank=2")),
 }
 # Their state has the same kinds of parts as that of another case; every method's state is tested in tests/methods.
 ALIKE = (

@@ -46,9 +46,9 @@ def learn(method: Recall, task: int, split: Split, epochs: int = EPOCHS) -> None
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("private", [0, 3])
-def test_an_old_task_answers_as_before_for_every_input(private: int, bias: bool) -> None:
-    method, streams = learner(private=private, bias=bias, threshold=0.9, named_by_inputs=False), tasks()
+@pytest.mark.parametrize("own_rank", [0, 3])
+def test_an_old_task_answers_as_before_for_every_input(own_rank: int, bias: bool) -> None:
+    method, streams = learner(own_rank=own_rank, bias=bias, threshold=0.9, named_by_inputs=False), tasks()
     learn(method, 0, streams[0])
     anything = torch.randn(50, 20)
     before = method.logits(anything, 0)
@@ -60,7 +60,7 @@ def test_an_old_task_answers_as_before_for_every_input(private: int, bias: bool)
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_task_s_weights_are_those_of_the_formula(bias: bool) -> None:
-    method, streams = learner(private=3, bias=bias, threshold=0.9), tasks()
+    method, streams = learner(own_rank=3, bias=bias, threshold=0.9), tasks()
     for task in range(3):
         learn(method, task, streams[task])
     parameters = dict(method.network.named_parameters())
@@ -118,12 +118,12 @@ def test_retraining_moves_only_what_is_new_with_the_task() -> None:
 
 @pytest.mark.parametrize("rows", [3, 40])  # fewer and more than a layer has outputs
 @pytest.mark.parametrize("phase", ["training", "retraining"])
-@pytest.mark.parametrize(("private", "bias"), [(0, False), (2, False), (2, True)])
-def test_a_step_is_that_of_the_formula(private: int, bias: bool, phase: str, rows: int) -> None:
+@pytest.mark.parametrize(("own_rank", "bias"), [(0, False), (2, False), (2, True)])
+def test_a_step_is_that_of_the_formula(own_rank: int, bias: bool, phase: str, rows: int) -> None:
     """W ← W − lr·∇W·P, where P is written out and ∇W is of the network with the weights W + U·V."""
     torch.manual_seed(1)
     network = build("lenet", input_shape=(1, 8, 8), classes=(2, 2), seed=0, width=4, bias=bias)
-    method = METHODS["remnant-recall"](network, lr=0.1, samples=20, threshold=0.9, private=private, retrain=2)
+    method = METHODS["remnant-recall"](network, lr=0.1, samples=20, threshold=0.9, own_rank=own_rank, retrain=2)
     assert isinstance(method, Recall)
     streams = [Split.of(torch.randn(40, 1, 8, 8), torch.randint(0, 2, (40,))) for _ in range(2)]
     learn(method, 0, streams[0])
@@ -166,7 +166,7 @@ def test_a_step_is_that_of_the_formula(private: int, bias: bool, phase: str, row
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_own_parts_can_start_where_the_memory_blocks_the_task(bias: bool) -> None:
-    method, streams = learner(private=2, private_start="memory", bias=bias, heads=(2, 2)), tasks(2)
+    method, streams = learner(own_rank=2, own_start="memory", bias=bias, heads=(2, 2)), tasks(2)
     learn(method, 0, streams[0])
     assert not method.u  # all directions were free
     anything = torch.randn(50, 20)
@@ -191,7 +191,7 @@ def test_own_parts_can_start_where_the_memory_blocks_the_task(bias: bool) -> Non
 def test_an_old_task_has_its_norms_back(name: str, norm: str) -> None:
     torch.manual_seed(1)
     network = build(name, input_shape=(3, 32, 32), classes=(2, 2), seed=0, width=2, norm=norm)
-    own = {"private": 2, "private_start": "memory", "task_norms": "own"}
+    own = {"own_rank": 2, "own_start": "memory", "task_norms": "own"}
     method = METHODS["remnant-recall"](network, lr=0.1, samples=20, threshold=0.9, **own)
     assert isinstance(method, Recall)
     streams = [Split.of(torch.randn(20, 3, 32, 32), torch.arange(20) % 2) for _ in range(2)]
@@ -205,7 +205,7 @@ def test_an_old_task_has_its_norms_back(name: str, norm: str) -> None:
 
 
 def test_inputs_name_their_task() -> None:
-    method, streams = learner(private=3), tasks()
+    method, streams = learner(own_rank=3), tasks()
     for task, split in enumerate(streams):
         learn(method, task, split, epochs=6)
     mixed = torch.cat([split.x for split in streams])
@@ -214,7 +214,7 @@ def test_inputs_name_their_task() -> None:
 
 
 def test_a_head_per_task_needs_no_naming() -> None:
-    method = learner(heads=(2, 2), private=2)
+    method = learner(heads=(2, 2), own_rank=2)
     for task, split in enumerate(tasks(2)):
         learn(method, task, split)
     assert method.logits(torch.randn(5, 20), 1).shape == (5, 2)

@@ -28,8 +28,8 @@ class Recall(GradientProjection):
 
     Later steps never change W·M_t, so a task's outputs stay the same for every input. What the truncation costs is trained
     away: the task is consolidated before its last `retrain` epochs, in which the network computes with W·M_t·M_tᵀ and only the
-    directions that are new with the task move. U_t (outputs × r) and V_t (r × inputs) belong to the task; r is `private`, and
-    0 leaves them out. U_t starts at 0 and V_t at random directions, or, with `private_start="memory"`, at the r directions of
+    directions that are new with the task move. U_t (outputs × r) and V_t (r × inputs) belong to the task; r is `own_rank`, and
+    0 leaves them out. U_t starts at 0 and V_t at random directions, or, with `own_start="memory"`, at the r directions of
     the memory that the task's inputs use most: W cannot learn there. The first task then has no such part, since its memory
     is empty. The learning rate falls by a cosine over the task (`anneal`), so train a fixed number of epochs, without
     early stopping. Where tasks share a head, the inputs tell the task of a test example (`GPM.which_task`), and nobody else
@@ -49,15 +49,15 @@ class Recall(GradientProjection):
         network: Network,
         *,
         retrain: Count = 1,
-        private: Count = 0,
-        private_start: Annotated[str, choice(STARTS)] = "random",
+        own_rank: Count = 0,
+        own_start: Annotated[str, choice(STARTS)] = "random",
         anneal: bool = True,
         named_by_inputs: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
-        self.retrain, self.private, self.anneal = retrain, private, anneal
-        self.starts_in_memory = private_start == "memory"
+        self.retrain, self.own_rank, self.anneal = retrain, own_rank, anneal
+        self.starts_in_memory = own_start == "memory"
         self.named_by_inputs = named_by_inputs and not network.multi_head
         modules, names = dict(network.named_modules()), {p: name for name, p in network.named_parameters()}
         found = {name: ScaledLayer.of(modules.get(name)) for name in self.memory.subspaces}
@@ -84,12 +84,12 @@ class Recall(GradientProjection):
         raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
 
     def start(self, task: int) -> None:
-        has_parts = self.private and (task > 0 or not self.starts_in_memory)
+        has_parts = self.own_rank and (task > 0 or not self.starts_in_memory)
         for name, layer in self.layers.items() if has_parts else ():
             outputs, inputs = layer.view.outputs, layer.view.inputs
             like: Any = {"dtype": layer.view.weight.dtype, "device": self.device}
-            self.u[f"{task} {name}"] = torch.zeros(outputs, self.private, **like)
-            spread = torch.randn(self.private, inputs, **like) / math.sqrt(inputs)
+            self.u[f"{task} {name}"] = torch.zeros(outputs, self.own_rank, **like)
+            spread = torch.randn(self.own_rank, inputs, **like) / math.sqrt(inputs)
             self.v[f"{task} {name}"] = spread
         super().start(task)
 
