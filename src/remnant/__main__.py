@@ -21,7 +21,9 @@ def main() -> None:
         import rich  # noqa: F401
         import typer  # noqa: F401
     except ImportError as error:
-        sys.exit(f"The command line needs {error.name}, which is not installed: pip install 'remnant[cli]'.")
+        sys.exit(
+            f"The command line needs {error.name}, which is not installed: pip install typer rich scikit-learn filelock."
+        )
     from remnant.cli import app
 
     for stream in (sys.stdout, sys.stderr):  # print ? where a terminal has no ±, and never fail

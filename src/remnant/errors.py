@@ -15,6 +15,8 @@ class RunError(UserError, RuntimeError):
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The choice closest to `word`, or None. `-` and `_` count as the same letter."""
     candidates, word = list(choices), word.lower()
+    if swapped := [choice for choice in candidates if sorted(choice) == sorted(word)]:
+        return swapped[0]  # gmp is gpm, although sgp has as many letters in the same places
     for spelling in dict.fromkeys((word, word.replace("_", "-"), word.replace("-", "_"))):
         if near := get_close_matches(spelling, candidates, n=1, cutoff=cutoff):
             return near[0]

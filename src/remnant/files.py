@@ -162,11 +162,11 @@ def _sentence(path: Path, error: OSError) -> str:
             problem = f"The disk is full: {path} could not be written."
             return f"{problem} Everything written before is intact; free some space and run the command again."
         case errno.EROFS | errno.EACCES | errno.EPERM:
-            advice = f"Make sure that you may read and write in {path.parent}, or choose another folder for the runs."
+            advice = f"Make sure that you may read and write in {path.parent}, or choose another folder."
             return f"{path} cannot be accessed ({error.strerror}). {advice}"
         case errno.ENOENT:
-            advice = "Put it back, or start the run again."
-            return f"{path.parent} is gone: it was moved or removed during the run. {advice}"
+            advice = "If it was moved or removed, put it back; otherwise choose another folder."
+            return f"{path.parent} is not there and cannot be made. {advice}"
         case errno.ENOTDIR | errno.EEXIST:
             return f"{path} needs a folder where there is a file. Move that file, or choose another folder."
         case errno.ENOLCK | errno.ENOSYS | errno.EOPNOTSUPP:

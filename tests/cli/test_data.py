@@ -115,7 +115,7 @@ def test_without_typer_the_command_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert "pip install 'remnant[cli]'" in done.stderr
+    assert "pip install typer rich scikit-learn filelock" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -200,5 +200,5 @@ def test_without_the_library_a_saved_dataset_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     write_tree(tmp_path, {"dataset_info.json": b"{}"})
-    with pytest.raises(DataError, match=r"pip install 'remnant\[datasets\]'"):
+    with pytest.raises(DataError, match=r"pip install datasets"):
         load_stream(f"{tmp_path}/")

@@ -1,5 +1,6 @@
 """`remnant clean`: lists unfinished, duplicate and corrupted runs, asks, and removes them."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,8 @@ def clean(
     kinds = {kind: [run for run in unwanted if run.kind == kind] for kind in KINDS if only in ("", kind)}
     if not any(kinds.values()):
         print_text(f"Nothing to clean in {folder}.")
+    elif not yes and not sys.stdin.isatty():
+        raise UserError("There is no terminal to ask on. Use --yes to remove the runs without asking.")
     complete = True
     for kind, runs in kinds.items():
         for run in runs:

@@ -45,7 +45,7 @@ def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return "No picture: it needs matplotlib (pip install 'remnant[report]')."
+        return "No picture: it needs matplotlib (pip install matplotlib)."
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     axes = figure.subplots(1, len(matrices))
     for axis, (title, matrix) in zip(axes, matrices.items(), strict=True):

@@ -197,6 +197,8 @@ def sweep(
 
     Example: remnant sweep permuted-digits gpm --over threshold.start=0.90,0.95,0.99
     """
+    if "," in method and not Path(method.rpartition(":")[0]).expanduser().is_file():
+        raise UserError(f"{method}: sweep takes one method. Call it once for each.")
     if search:
         from remnant.experiments.settings import resolve
 

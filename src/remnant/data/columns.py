@@ -93,7 +93,7 @@ def saved_tables(path: Path, names: Names, size: Size | None) -> dict[str, Table
     try:
         from datasets import load_from_disk
     except ImportError as error:
-        raise MissingExtraError(f"{path} needs HuggingFace datasets: pip install 'remnant[datasets]'.") from error
+        raise MissingExtraError(f"{path} needs HuggingFace datasets: pip install datasets.") from error
     with explaining_damage(f"{path} is not a readable HuggingFace dataset"):
         loaded: Any = load_from_disk(str(path))
     splits = loaded if isinstance(loaded, Mapping) else {"train": loaded}

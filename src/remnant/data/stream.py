@@ -159,7 +159,7 @@ class Stream(Sequence[Task]):
             if self.head == "multi" and task.classes < 2:
                 raise DataError(
                     f"{label} has one class, so a head of its own has nothing to decide. Give the task more classes, or "
-                    "use head='single'."
+                    "use head='single' (on the command line, --set stream.head=single)."
                 )
 
     @property

@@ -6,9 +6,8 @@ from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
 from .recall.recognition import Recognition
 from .record.recorder import ConsolidationError
-from .report import LeakError, MemoryReport, Truncation, Verification
+from .report import LeakError, MemoryReport, StateError, Truncation, Verification
 from .saving import codec
-from .saving.state import StateError
 from .steps.constraint import ProjectedLinear, StepProjector
 from .subspaces.projection import full_precision
 from .subspaces.subspace import RANK_RULES, Subspace

@@ -9,6 +9,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from . import display
@@ -16,7 +17,7 @@ from .audit import preconditions as checks
 from .audit.state import Buffers
 from .audit.verification import Verifier
 from .choices import CHOICES, REFUSED
-from .recall.loss import Loss, usual_loss
+from .recall.loss import Loss, loss_of
 from .recall.recall import Recall
 from .recall.recognition import Recognition
 from .record import recorder
@@ -31,7 +32,7 @@ from .steps.loop import Loop
 from .subspaces.subspace import Subspace
 from .subspaces.threshold import ThresholdSetting, parse_threshold
 from .weights.discovery import Protection
-from .weights.own_parts import restart
+from .weights.own_parts import PART
 
 
 class GPM(Loop):
@@ -112,6 +113,8 @@ class GPM(Loop):
         self._protection = Protection(model, protect, exclude, ordered=recall, **rules)
         self._model = self._protection.model
         parsed = parse_threshold(threshold, [weight.name for weight in self._protection.weights])
+        if own_rank:
+            self._protection.add_own_parts(own_rank)  # last: if anything is refused, the model stays as it was
         self._threshold_given, self._threshold = threshold, parsed.of
         self._tasks, self._rank_rule, self._unsupported = 0, rank_rule, unsupported
         self._growth: Growth | None = None  # replaces the rank rule
@@ -150,7 +153,7 @@ class GPM(Loop):
         return MappingProxyType({w.name: w.subspaces[0] if w.view.groups == 1 else w.subspaces[:] for w in weights})
 
     def _check_model(self) -> None:
-        if self._constraint.unsettled:
+        if self._constraint.unsettled or self._constraint.no_steps:
             self._constraint.settle()
         checks.check_model(self._protection)
         for attachment in self._attached:
@@ -184,11 +187,11 @@ class GPM(Loop):
             ConsolidationError: If the inputs of a layer could not be recorded. After any error or interrupt, the memory and
                 the model are as they were before.
         """
-        self._check_model()
-        loss = usual_loss if recall is True else recall
-        counts = (samples, layer_samples or {})
-        with self._lock, all_or_nothing(self) as weights:
-            return remember(self, batches, *counts, forward or recorder.call, weights, loss or None)
+        loss, counts = loss_of(recall) if recall else None, (samples, layer_samples or {})
+        with torch.inference_mode(False):
+            self._check_model()
+            with self._lock, all_or_nothing(self) as weights:
+                return remember(self, batches, *counts, forward or recorder.call, weights, loss)
 
     def _recalling(self) -> Recall:
         if self._recall is None:
@@ -219,12 +222,9 @@ class GPM(Loop):
         Recall drops the part of W outside M_t, and training in the block makes up for that. Steps change only directions that
         are new with the task, so no earlier task changes.
         """
-        try:
-            with self._recalling().training():
-                yield
-            self._verifier.remember_again()
-        finally:
-            restart(self._protection.own_parts, self._tasks, self._constraint.optimizers)
+        with self._recalling().training():
+            yield
+        self._verifier.remember_again()
 
     def which_task(self, batch: Any, *, forward: Forward | None = None) -> Recognition:
         """Recognises the task of each example: the smallest ‖x − B_t·B_tᵀ·x‖ over tasks t, at the first protected layer.
@@ -239,13 +239,12 @@ class GPM(Loop):
         weights = self._protection.weights
         layers = tuple(LayerReport(w.name, w.capacity, w.rank, tuple(w.added)) for w in weights)
         records = self._recall.tasks if self._recall else []
-        subspaces = [
-            each for owner in (*(w.subspaces for w in weights), *(r.inputs for r in records)) for each in owner
-        ]
+        subspaces = [x for owner in (*(w.subspaces for w in weights), *(r.inputs for r in records)) for x in owner]
         tensors = [tensor for record in records for tensor in record.own.values()]
-        nbytes = sum(each.nbytes for each in subspaces) + sum(tensor.nbytes for tensor in tensors)
+        nbytes = sum(subspace.nbytes for subspace in subspaces) + sum(tensor.nbytes for tensor in tensors)
         truncations = tuple(self._recall.truncations) if self._recall else ()
-        return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), nbytes, truncations)
+        free = tuple(name for name in self._protection.free if PART not in name)  # own parts belong to single tasks
+        return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), free, nbytes, truncations)
 
     def verify(
         self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None, recall: bool = False
@@ -267,10 +266,10 @@ class GPM(Loop):
             LeakError: If a leak exceeds the tolerance and the rounding of the weight's type, a buffer or fixed parameter
                 changed, or old outputs moved for a reason other than the weights. It is raised on all ranks.
         """
-        self._check_model()
-        return self._verifier.verify(
-            batches, tolerance, forward or recorder.call, self._recalling() if recall else None
-        )
+        with torch.inference_mode(False):
+            self._check_model()
+            recalling = self._recalling() if recall else None
+            return self._verifier.verify(batches, tolerance, forward or recorder.call, recalling)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the memory's state, without the model's weights: save those with the model."""
@@ -278,6 +277,7 @@ class GPM(Loop):
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Loads a `state_dict` of the same model. If it does not fit, raises StateError and changes nothing."""
+        self._constraint.check_steps()
         with self._lock, all_or_nothing(self):
             state.restore(self, saved)
 

@@ -25,6 +25,10 @@ class LeakError(UserError, RuntimeError):
     """Something that old outputs depend on has changed: a weight inside its memory, a buffer, or the model's own code."""
 
 
+class StateError(UserError, ValueError):
+    """A saved memory is damaged, was not written by `GPM.save`, or belongs to another model."""
+
+
 @dataclass(frozen=True)
 class LayerReport:
     """One layer: its number n of inputs, its rank, and the directions that each task added."""
@@ -70,6 +74,7 @@ class MemoryReport:
         tasks: The number of remembered tasks.
         layers: One `LayerReport` per protected layer: name, capacity, rank, directions added per task, share, tasks left.
         frozen: The names of the parameters that are fixed from the second task on.
+        free: The names of the parameters that are left unprotected.
         nbytes: The bytes that the bases take, and with `recall=True` what each task keeps for itself.
         truncations: What recall costs, for each task that was consolidated with `recall=True`.
     """
@@ -77,6 +82,7 @@ class MemoryReport:
     tasks: int
     layers: tuple[LayerReport, ...]
     frozen: tuple[str, ...]
+    free: tuple[str, ...]
     nbytes: int
     truncations: tuple[Truncation, ...] = ()
 
@@ -100,7 +106,8 @@ class MemoryReport:
         layers = {x.name: {**asdict(x), "share": x.share, "tasks_left": x.tasks_left} for x in self.layers}
         whole = {"tasks": self.tasks, "share": self.share, "tasks_left": self.tasks_left, "nbytes": self.nbytes}
         truncations = [asdict(truncation) for truncation in self.truncations]
-        return {**whole, "layers": layers, "frozen": list(self.frozen), "truncations": truncations}
+        others = {"frozen": list(self.frozen), "free": list(self.free), "truncations": truncations}
+        return {**whole, "layers": layers, **others}
 
     def __str__(self) -> str:
         width = max(5, *(len(layer.name) for layer in self.layers))
@@ -120,6 +127,8 @@ class MemoryReport:
         if self.frozen:
             since = "since the first task" if self.tasks else "from the second task on"
             lines.append(f"Held fixed {since}: {_count(len(self.frozen), 'parameter')}, such as {self.frozen[0]}.")
+        if self.free:
+            lines.append(f"Left unprotected: {_count(len(self.free), 'parameter')}, such as {self.free[0]}.")
         return "\n".join(lines)
 
     def _forecast(self) -> str:
@@ -129,7 +138,10 @@ class MemoryReport:
             more = f" and {len(full) - 1} more are full: they learn" if len(full) > 1 else " is full: it learns"
             return f"{full[0]!r}{more} no more. A lower threshold or a wider layer leaves room."
         if math.isinf(tight.tasks_left):
-            return "Tasks like the last ones add nothing new: there is room for any number of them."
+            return (
+                "The last task added nothing to any layer, so tasks like it will not fill the memory. Their accuracy tells "
+                "whether the layers can still learn them."
+            )
         fit = f"About {_count(int(tight.tasks_left), 'more task')} like the last ones will fit before {tight.name!r} is full."
         stopped = [layer.name for layer in self.layers if layer.stopped]
         more = f" and {len(stopped) - 1} more have" if len(stopped) > 1 else " has"
@@ -145,6 +157,7 @@ class LayerCheck:
     rounding: float  # the leak that the weight's own number type can explain
     drift: float | None = None  # ‖(W−W₀)·x‖ / ‖W₀·x‖ over the batches given, the paper's interference activation
     buffer: bool = False
+    fixed: bool = False  # a frozen parameter or a buffer
 
 
 @dataclass(frozen=True)
@@ -193,7 +206,10 @@ class Verification:
             return "No task is remembered yet, so nothing could have moved."
         width = max(5, *(len(name) for name in [x.name for x in self.layers] + [x.name for x in self.tasks]))
         lines = [f"{'layer':<{width}}  leak      drift"]
-        lines += [f"{x.name:<{width}}  {x.leak:.1e}   {_shown(x.drift)}" for x in self.layers]
+        still = [x for x in self.layers if x.fixed and not x.leak]
+        shown = [x for x in self.layers if x not in still]
+        lines += [f"{x.name:<{width}}  {x.leak:.1e}   {_shown(x.drift)}" for x in shown]
+        lines += [f"Unchanged: {_count(len(still), 'fixed tensor')}, such as {still[0].name}."] if still else []
         if self.tasks:
             lines.append(f"{'outputs':<{width}}            drift")
             lines += [f"{x.name:<{width}}            {_shown(x.drift)}" for x in self.tasks]
@@ -219,4 +235,4 @@ def check_still(name: str, now: Tensor, then: Tensor, *, buffer: bool = False) -
     still = torch.equal(now, start)
     if not still and now.is_floating_point():
         still = bool((now - start).abs().max() <= torch.finfo(now.dtype).eps * start.abs().max())
-    return LayerCheck(name, float(not still), 0.0, buffer=buffer)
+    return LayerCheck(name, float(not still), 0.0, buffer=buffer, fixed=True)

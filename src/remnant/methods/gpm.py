@@ -1,6 +1,6 @@
 """Gradient Projection Memory (Saha, Garg & Roy, 2021) as the paper trains it: SGD on projected gradients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -14,6 +14,7 @@ from remnant.options import Positive, Share, choice, per_layer, threshold, whole
 from .base import Method
 
 NORMS = ("frozen", "own", "free")
+UNSUPPORTED = ("error", "freeze", "free")
 Forward = Callable[[nn.Module, Tensor], object]
 
 
@@ -25,7 +26,8 @@ class GradientProjection(Method):
     `rank_rule` is "paper" for Eq. 5, "authors" for the count of the published scripts, or "ranked" for TRGP's.
 
     `task_norms` is "frozen" to freeze norms after the first task, as in the paper; "own" to give each task its own; or "free"
-    to let all tasks train the same ones, which forgets.
+    to let all tasks train the same ones, which forgets. `unsupported` and `exclude` are those of `remnant.GPM`: what to do
+    about parameters that no rule covers, and what to leave unprotected.
     """
 
     name = "gpm"
@@ -43,6 +45,8 @@ class GradientProjection(Method):
         rank_rule: Annotated[str, choice(RANK_RULES)] = "paper",
         task_norms: Annotated[str, choice(NORMS)] = "frozen",
         label_smoothing: Share = 0.0,
+        unsupported: Annotated[str, choice(UNSUPPORTED)] = "error",
+        exclude: Sequence[str] = (),
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
@@ -50,10 +54,9 @@ class GradientProjection(Method):
         self.rank_rule = rank_rule
         self.has_own_norms, self.label_smoothing = task_norms == "own", label_smoothing
         # Heads of single tasks are free; a shared head is a layer like the others (Sec. 6).
-        exclude = ["heads.*"] if network.multi_head else []
-        norm = "freeze" if task_norms == "frozen" else "free"
-        rules: Any = {"norm": norm, "rank_rule": rank_rule, "recall": self.ordered, "soft": self.soft}
-        memory = GPM(network, threshold, exclude=exclude, **rules)
+        exclude = [*(["heads.*"] if network.multi_head else []), *exclude]
+        rules: Any = {"rank_rule": rank_rule, "recall": self.ordered, "soft": self.soft, "unsupported": unsupported}
+        memory = GPM(network, threshold, exclude=exclude, norm="freeze" if task_norms == "frozen" else "free", **rules)
         if layer_samples:  # refuses unknown layers before training
             by_layer(layer_samples, memory.subspaces, "layer_samples")
         self.keep("memory", memory)

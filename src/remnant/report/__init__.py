@@ -46,7 +46,9 @@ def naming_missing_packages(what: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in ("matplotlib", "jinja2"):
             raise
-        raise UserError(f"{what} needs {package}, which is not installed: pip install 'remnant[report]'.") from None
+        raise UserError(
+            f"{what} needs {package}, which is not installed: pip install matplotlib jinja2 scipy."
+        ) from None
 
 
 def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) -> Content:

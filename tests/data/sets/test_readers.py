@@ -182,7 +182,7 @@ def test_without_scipy_svhn_says_what_to_install(tmp_path: Path, monkeypatch: py
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(DataError, match=r"pip install 'remnant\[svhn\]'"):
+    with pytest.raises(DataError, match=r"pip install scipy"):
         read_original("svhn", tmp_path)
 
 

@@ -192,8 +192,9 @@ def test_what_cannot_work_is_refused() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     memory = GPM(model, recall=True, own_rank=2)
+    memory.attach(optimizer)
     with pytest.raises(ValueError, match=r"not its own part .* after the memory"):
-        memory.attach(optimizer)
+        optimizer.step()
     with pytest.raises(ValueError, match="own part of rank 2"):
         GPM(model, recall=True, own_rank=3)
     plain = nn.Sequential(network(), nn.Bilinear(2, 2, 2))

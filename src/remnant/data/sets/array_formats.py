@@ -74,7 +74,7 @@ def read_svhn(originals: Originals) -> Arrays:
     try:
         matlab = importlib.import_module("scipy.io")
     except ImportError as error:
-        raise MissingExtraError("Reading SVHN's .mat files needs scipy: pip install 'remnant[svhn]'.") from error
+        raise MissingExtraError("Reading SVHN's .mat files needs scipy: pip install scipy.") from error
     arrays = {}
     for part in ("train", "test"):
         data, where = originals.need(f"{part}_32x32.mat"), f"{originals.path}: {part}_32x32.mat"

@@ -32,7 +32,7 @@ def decode(data: bytes, where: object, channels: int | None, size: tuple[int, in
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingExtraError("Reading image files needs pillow: pip install 'remnant[images]'.") from error
+        raise MissingExtraError("Reading image files needs pillow: pip install pillow.") from error
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from remnant.accelerated import fuse_activations
 from remnant.data import BUILT_IN, Stream, load_stream
 from remnant.errors import RunError, UserError
+from remnant.memory import UnsupportedError
 from remnant.methods import METHODS, Method
 from remnant.models import Network, build
 from remnant.registry import IN_FILE, file_of
@@ -27,14 +28,13 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
     name = settings.benchmark
     try:
         stream = load_stream(name, seed=seed, **settings.stream)
-        examples = None if name in BUILT_IN else stream[0].train.x[:2]
         classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
         options = dict(settings.network)
         name = options.pop("name")
         with _limited_memory(name):
             network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
-        if examples is not None:
-            _check_inputs(network, examples, name)
+        if settings.benchmark not in BUILT_IN or IN_FILE in name:
+            _check_inputs(network, stream[0].train.x[:2], name)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
         if device.type == "cuda":
             fuse_activations(network)
@@ -42,6 +42,10 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
         method = METHODS[name](network.to(device), **settings.options)
         if settings.optimizer:
             method.use_optimizer(**settings.optimizer)
+    except UnsupportedError as error:
+        raise RunError(
+            f"{error} With `remnant run`: --set unsupported=freeze, --set unsupported=free or --set 'exclude=[…]'."
+        ) from error
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -76,15 +80,23 @@ def _limited_memory(name: str) -> Iterator[None]:
 
 
 def _check_inputs(network: Network, x: Tensor, name: str) -> None:
-    """Takes two examples of a user's own stream through a copy of the network."""
+    """Takes two examples through a copy of the network."""
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            copy.deepcopy(network).eval()(x, 0)
+            features = copy.deepcopy(network).eval().features(x)
     except Exception as error:
+        place = _line(error, name) if IN_FILE in name else ""
         raise RunError(
-            f"{name} cannot take inputs of {x.dtype} and shape {tuple(x.shape[1:])} ({type(error).__name__}: {error}). "
-            "Convert the inputs of the stream, or choose another network (network.name); int64 needs an embedding."
+            f"{name} cannot take inputs of {x.dtype} and shape {tuple(x.shape[1:])} ({type(error).__name__}: {error}"
+            f"{place}). Change its `features` or the inputs of the stream, or choose another network (network.name); int64 "
+            "needs an embedding."
         ) from error
+    wanted = (len(x), network.head_of(0).in_features)
+    if (found := tuple(getattr(features, "shape", ()))) != wanted:
+        raise RunError(
+            f"{name}: `features` returns {found} for {len(x)} inputs, where `attach_heads` was told {wanted[1]} features: "
+            f"it must return {wanted}. Flatten its output, or call attach_heads with its width."
+        )
 
 
 def _line(error: BaseException, name: str) -> str:

@@ -123,7 +123,8 @@ class RunInProgress:
         self.watch(Progress(self.seed, done.task, len(self.tasks), epoch=done))
         if not math.isfinite(done.loss) and not self._diverged:
             self._diverged = True
-            self._note(done.task, f"the loss has been {done.loss} since epoch {done.epoch}. Try a lower learning rate.")
+            since = f"the loss has been {done.loss} since epoch {done.epoch}"
+            self._note(done.task, f"{since}. Try a lower learning rate, and check that the inputs are finite.")
         due = self.plan.checkpoint_every and done.epoch % self.plan.checkpoint_every == 0
         if not due or time.monotonic() - self._last_checkpoint < self.plan.checkpoint_seconds:
             return None

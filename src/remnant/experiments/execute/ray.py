@@ -20,7 +20,7 @@ class RayCluster(Remote):
     """The cluster at an address, or the one that this machine belongs to ("auto")."""
 
     def __init__(self, address: str, plan: Plan) -> None:
-        self.ray = import_extra("ray", "--on ray", "ray")
+        self.ray = import_extra("ray", "--on ray")
         self.connected_here = not self.ray.is_initialized()
         if self.connected_here:
             self._connect(address, plan.on)

@@ -38,7 +38,7 @@ class Search:
     """
 
     def __init__(self, over: Sequence[str], plan: Callable[[Sequence[str]], Plan]) -> None:
-        self.optuna = import_extra("optuna", "--search", "search")
+        self.optuna = import_extra("optuna", "--search")
         self.optuna.logging.set_verbosity(self.optuna.logging.ERROR)
         self.plan = plan
         self.space = dict(self._distribution(text) for text in over)

@@ -23,7 +23,7 @@ class Slurm(Remote):
     cluster: ClassVar[str] = "slurm"  # of submitit; tests use its local one
 
     def __init__(self, options: str, plan: Plan) -> None:
-        submitit = import_extra("submitit", "--on slurm", "slurm")
+        submitit = import_extra("submitit", "--on slurm")
         given = dict(part.partition("=")[::2] for part in options.split(",") if part)
         minutes = given.pop("time", str(MINUTES))
         if not minutes.isdigit() or not all(given.values()):

@@ -78,6 +78,8 @@ def keep(runs: Path, target: Path) -> tuple[str, list[str]]:
         raise RunError(f"There is no folder {runs} with runs to keep. Name it with --runs.")
     if target.exists() and target.samefile(runs):
         raise RunError(f"The runs are already in {runs}. Name another folder to keep them in.")
+    if target.is_file():
+        raise RunError(f"{target} is a file. Name a folder to keep the runs in.")
     readable, problems = readable_runs(runs)
     finished, timed = [], []
     for run in readable:

@@ -48,8 +48,8 @@ def check_files(folder: RunFolder) -> None:
     for key, path in own_files(folder.settings).items():
         if _environment(folder).get(key) not in (None, fingerprint(path)):
             raise RunError(
-                f"{folder.path} was made with another version of {path}. Restore that version to resume the run or to see "
-                f"its result. To run the new version, remove {folder.path.parent}, or choose another folder with --runs."
+                f"{folder.path} was made with another version of {path}. Restore that version to resume or "
+                f"repeat the run. To run the new version, remove {folder.path.parent}, or choose another folder with --runs."
             )
 
 

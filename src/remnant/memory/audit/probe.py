@@ -128,12 +128,15 @@ class Probe:
             self._seed = 0
 
     @torch.no_grad()
-    def mixes_examples(self) -> bool:
-        """Whether an example's outputs depend on the others in its batch."""
+    def mixing(self) -> float:
+        """How far an example's outputs change with the others in its batch; 0 if only by rounding."""
         size = next((len(x) for x in tensors_in(self.examples) if x.ndim), 0)
         few = map_tensors(self.examples, lambda x: x[: size // 2] if x.ndim and len(x) == size else x)
         together, alone = ([x for x in self.outputs(batch) if x.ndim] for batch in (self.examples, few))
-        return size > 1 and change_of([x[: len(y)] for x, y in zip(together, alone, strict=True)], alone) > NOISY
+        if size < 2:
+            return 0.0
+        change = change_of([x[: len(y)] for x, y in zip(together, alone, strict=True)], alone)
+        return change if change > NOISY else 0.0
 
     @torch.no_grad()
     def fast_path_differs(self) -> bool:

@@ -4,7 +4,7 @@ No projection can protect it. A buffer's module stays in eval mode; everything e
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ class Buffers:
         self._model, self._protection = protection.model, protection
         self._harmless: set[str] = set()  # what changes without an effect on the outputs
         self.values: dict[str, Tensor] = {}  # of the buffers that are saved with the memory, at the task's start
-        self._checksums = {name: checksum(tensor) for name, tensor in self.watched()}
+        self.checksums = {name: checksum(tensor) for name, tensor in self.watched()}  # of all else, at the task's start
         self.kept_in_eval: list[str] = []  # modules other than norms
         self._holding = False  # from the first remembered task on
 
@@ -65,11 +65,15 @@ class Buffers:
                 if tensor not in known and tensor.layout is torch.strided and self._protection.selects(full):
                     yield full, tensor
 
+    def expect(self, checksums: Mapping[str, tuple[str, int]]) -> None:
+        """Replaces the checksums by saved ones: the model's fixed tensors may be loaded later, or be the wrong ones."""
+        self.checksums |= checksums
+
     def _changed(self) -> dict[str, Tensor]:
         """What has another value than when the task began. Another shape or number type is another meaning."""
-        now = {name: (tensor, checksum(tensor)) for name, tensor in self.watched() if name in self._checksums}
-        same_kind = {n: tensor for n, (tensor, mark) in now.items() if mark[0] == self._checksums[n][0]}
-        return {n: tensor for n, tensor in same_kind.items() if not torch.equal(now[n][1][1], self._checksums[n][1])}
+        now = {name: (tensor, checksum(tensor)) for name, tensor in self.watched() if name in self.checksums}
+        then = self.checksums
+        return {n: tensor for n, (tensor, (kind, mark)) in now.items() if kind == then[n][0] and mark != then[n][1]}
 
     def moving(self, probe: Probe, *, trained: bool) -> list[str]:
         """What training has changed in the first task and moves the outputs: a later task will change it too."""
@@ -89,7 +93,7 @@ class Buffers:
             self.kept_in_eval = sorted({*self.kept_in_eval, *(name.rpartition(".")[0] for name in moving)})
         others = {name: tensor for name, tensor in self.others().items() if name not in self._harmless}
         self.values = {name: tensor.detach().clone() for name, tensor in {**self.of_norms(), **others}.items()}
-        self._checksums = {name: checksum(tensor) for name, tensor in self.watched() if name not in self._harmless}
+        self.checksums = {name: checksum(tensor) for name, tensor in self.watched() if name not in self._harmless}
         self.hold()
 
     def hold(self) -> None:
@@ -169,7 +173,7 @@ def _other_value(tensor: Tensor) -> Tensor:
     return tensor.logical_not() if tensor.dtype is torch.bool else tensor + 1
 
 
-def checksum(tensor: Tensor) -> tuple[object, Tensor]:
+def checksum(tensor: Tensor) -> tuple[str, int]:
     """The kind of a tensor and a number that changes with any of its bits: cheap also for a large frozen network."""
     own = shard_of(tensor)
     flat = torch.view_as_real(own) if own.is_complex() else own
@@ -179,7 +183,7 @@ def checksum(tensor: Tensor) -> tuple[object, Tensor]:
     for dim in (0, 1):  # weighted by position in both dimensions, so that an exchange of values counts, too
         sums = bits.sum(dim, dtype=torch.int64)
         total = total + (sums * (2 * torch.arange(len(sums), device=sums.device) + 1)).sum()
-    return (tensor.dtype, tensor.shape), (summed(total) if is_sharded(tensor) else total).cpu()
+    return f"{tensor.dtype} {tuple(tensor.shape)}", int(summed(total) if is_sharded(tensor) else total)
 
 
 def keep_in_eval_mode(module: nn.Module) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 KEPT = 16  # tasks whose examples are kept, the last ones
 BYTES = 2**28  # fewer, if their outputs take more than that: those of a language model are large
 FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
+MIXED = 10  # a drift that is so much larger than what other examples of the batch change is not their doing
 CODE_CHANGED = (
     "With the weights and buffers of the last `consolidate`, the model gives different outputs from then ({} apart). "
     "Something other than a tensor has changed: its code (a patched forward, another class, a hook), a parametrization or "
@@ -72,7 +73,7 @@ class Witness:
     path: set[nn.Module]  # the layers that were called
     anchors: Mapping[Tensor, Tensor]  # W₀
     unprotected: dict[str, Tensor]  # buffers and free parameters, which the anchors do not contain
-    fixed: dict[Tensor, tuple[object, Tensor]]  # parameters that do not train → their checksum
+    fixed: dict[Tensor, tuple[str, int]]  # parameters that do not train → their checksum
 
 
 @dataclass(eq=False)
@@ -117,6 +118,11 @@ class Verifier:
 
     def verify(self, batches: Any, tolerance: float, forward: Forward, recall: Recall | None = None) -> Verification:
         """Compares tensors and outputs; see `GPM.verify`."""
+        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float):
+            raise TypeError(f"tolerance={tolerance!r}: it must be a number.")
+        tasks_here = len(self.protection.weights[0].added)
+        if is_numbered(batches) and (unknown := [task for task in batches if not 0 <= task < tasks_here]):
+            raise ValueError(f"There is no task {unknown[0]}: {tasks_here} are remembered, and they count from 0.")
         message = ""
         failure: Exception | None = None
         batches = list(batches) if recall and isinstance(batches, Iterator) else batches  # they are read more than once
@@ -159,7 +165,7 @@ class Verifier:
             if not kept or not witness.path <= witness.probe.path:
                 return None
             drift = _common_change([witness.outputs[n] for n in kept], [now[n] for n in kept])
-            if drift is not None and drift > FORGOTTEN and witness.probe.mixes_examples():
+            if drift is not None and FORGOTTEN < drift < MIXED * witness.probe.mixing():
                 return None  # batch statistics of examples that never were one batch tell nothing
             return drift
         except Exception:  # the model takes other inputs now
@@ -194,11 +200,12 @@ class Verifier:
                     continue
                 size = sum(float(x[x.isfinite() & ordinary(x)].double().square().sum()) for x in then)
                 by = change_of(then, now)
-                moved, total, count = moved + by**2 * size, total + size, count + 1
+                moved, total = moved + by**2 * size, total + size
+                count += any(x.numel() for x in then)
                 if by > max(most, probe.rounding):
                     most, probe.examples = by, batch
             if not count:
-                raise ValueError("There were no batches to measure the drift on. Is the loader empty or used up?")
+                raise ValueError("There were no batches with examples. Is the loader empty or used up?")
             drift = (moved / total) ** 0.5 if total else None
             checks.append(TaskCheck(f"task {name}, batches" if numbered else name, drift))
             if most and not uncovered and not self.protection.sharded:  # whose passes need all processes
@@ -232,7 +239,7 @@ class Verifier:
         gone = [n for n in last.unprotected if n not in now]
         other_type = [p for p, anchor in anchors.items() if p.dtype != anchor.dtype]
         replaced = anchors is not last.anchors  # a network was loaded, or trained as it is recalled
-        refrozen = [p for p, then in last.fixed.items() if not torch.equal(checksum(p)[1], then[1])]
+        refrozen = [p for p, then in last.fixed.items() if checksum(p)[1] != then[1]]
         if replaced or gone or other_type or refrozen:
             return ""  # a head was removed or the user changed what no anchor holds: the comparison could not tell
         steps = self._steps()

@@ -9,6 +9,13 @@ from torch import Tensor
 Loss = Callable[[Any, Any], Tensor]  # (what the model returned, batch) → mean loss
 
 
+def loss_of(recall: bool | Loss) -> Loss:
+    """The loss to measure: the usual one, or the user's own."""
+    if recall is not True and not callable(recall):
+        raise TypeError(f"recall={recall!r}: pass True, or a function (model's output, batch) → loss.")
+    return usual_loss if recall is True else recall
+
+
 def usual_loss(output: Any, batch: Any) -> Tensor:
     """The loss that the model returns itself, cross-entropy for whole-number targets, or the mean squared error."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,27 +21,17 @@ from ..record.batches import is_numbered, map_tensors, stream, tensors_in
 from ..record.consolidation import Grown
 from ..record.recorder import Forward, Grams, eager_eval, record_rows
 from ..report import TaskCheck, Truncation
-from ..saving import valid
 from ..steps.constraint import Constraint
 from ..subspaces.subspace import Subspace
 from ..weights.discovery import Protection, clean
 from ..weights.distributed import summed
+from ..weights.own_parts import restart
 from ..weights.protected import ProtectedWeight
 from .loss import Loss
 from .recognition import Recognition, recognised
+from .records import Ranks, TaskRecord
 
-Ranks = dict[str, list[int]]  # weight → the rank of each group's subspace
 Values = dict[Tensor, Tensor]  # parameter or buffer → its value
-
-
-@dataclass(frozen=True)
-class TaskRecord:
-    """What one task needs to be recalled: its ranks, the tensors that it changed, and its inputs' own directions."""
-
-    ranks: Ranks
-    own: dict[str, Tensor]
-    first_layer: str
-    inputs: list[Subspace]
 
 
 class Recall:
@@ -133,34 +122,57 @@ class Recall:
     @contextmanager
     def training(self) -> Iterator[None]:
         """The forward pass of the block is the last task's recalled network; steps move the directions new with it."""
+        self._check_can_train()
+        # What moved without the memory's knowledge must not count as the task's own, here and at the end.
+        self._constraint.restore()
+        truncated = self._through_memory(self.tasks[-1].ranks)
+        rest = {parameter: parameter.detach() - value for parameter, value in truncated.items()}
+        own = self.own_values(len(self.tasks))
+        start = {tensor: tensor.detach().clone() for tensor in (*truncated, *own)}
+        saved = {weight: weight.subspaces for weight in self._protection.weights}
+        anchors, has_begun = self._constraint.anchors, False
+        try:
+            self.is_training = True
+            _assign({**truncated, **own})
+            for weight in saved:
+                weight.adopt(self._all_but_new(weight), weight.added)
+            self._constraint.begin_task()
+            has_begun = True
+            yield
+        finally:
+            if has_begun:
+                self._constraint.restore()
+                _assign({parameter: parameter.detach() + value for parameter, value in rest.items()})
+            else:  # an interrupt came first
+                _assign(start)
+            for weight, subspaces in saved.items():
+                weight.adopt(subspaces, weight.added)
+            self._constraint.begin_task(None if has_begun else anchors)
+            self.tasks[-1].own.update(self._changed() if has_begun else {})
+            restart(self._protection.own_parts, len(self.tasks), self._constraint.optimizers)
+            self.is_training = False
+
+    def _check_can_train(self) -> None:
+        """Refuses to train the last task as recalled if there is none, or if the next task has begun."""
+        self._constraint.check_steps()
         if not self.tasks or self.is_training:
             raise RuntimeError(
                 "recalling() trains the task that was consolidated last. Consolidate one, and do not nest it."
             )
-        ranks = self.tasks[-1].ranks
-        before = self.tasks[-2].ranks if len(self.tasks) > 1 else {name: [0] * len(x) for name, x in ranks.items()}
-        truncated = self._through_memory(ranks)
         own = {parameter for part in self._protection.own_parts for parameter in part.parameters()}
-        _assign({tensor: value for tensor, value in self.own_values(len(self.tasks)).items() if tensor in own})
-        rest = {parameter: parameter.detach() - value for parameter, value in truncated.items()}
-        saved = {weight: weight.subspaces for weight in self._protection.weights}
-        self.is_training = True
-        _assign(truncated)
-        try:
-            for weight in saved:
-                weight.adopt(self._all_but_new(weight, before[weight.name], ranks[weight.name]), weight.added)
-            self._constraint.begin_task()
-            yield
-        finally:
-            _assign({parameter: parameter.detach() + value for parameter, value in rest.items()})
-            for weight, subspaces in saved.items():
-                weight.adopt(subspaces, weight.added)
-            self._constraint.begin_task()
-            self.tasks[-1].own.update(self._changed())
-            self.is_training = False
+        names = {parameter: name for name, parameter in self._protection.named_parameters().items()}
+        moved = [names[part.up.weight] for part in self._protection.own_parts if bool(part.up.weight.any())]
+        others = {name for parameter, name in names.items() if parameter not in own}
+        moved += [name for name in self._changed() if name in others]
+        if moved:
+            raise RuntimeError(
+                f"The next task has begun: {moved[0]!r} has changed since the last consolidate. Use recalling() before the "
+                "next task's first step, or consolidate again first."
+            )
 
-    def _all_but_new(self, weight: ProtectedWeight, before: list[int], after: list[int]) -> list[Subspace]:
+    def _all_but_new(self, weight: ProtectedWeight) -> list[Subspace]:
         """The subspaces to keep fixed so that only the directions that the last task added can move."""
+        *_, before, after = [[0] * len(weight.subspaces), *(task.ranks[weight.name] for task in self.tasks)]
         twice = sum(other.view.weight is weight.view.weight for other in self._protection.weights) > 1
         ranges = zip(weight.subspaces, before, after, strict=True)
         if twice and weight.view.one_hot:
@@ -172,6 +184,8 @@ class Recall:
         """Names the task with the smallest residual ‖x − B_t·B_tᵀ·x‖², B_t the directions of its own first-layer inputs."""
         if not self.tasks:
             raise RuntimeError("No task is remembered yet, so none can be recognised. Call consolidate first.")
+        if not any(len(x) for x in tensors_in(batch) if x.ndim):
+            raise ValueError("which_task takes a batch of at least one example, and this one has none.")
         name, rows = self.first_layer(batch, forward)
         if other := {record.first_layer for record in self.tasks} - {name}:
             raise ValueError(f"These inputs reach {name!r} first, but those of an old task reached {other.pop()!r}.")
@@ -227,46 +241,6 @@ class Recall:
                 count += examples
         total, count = summed(total), int(summed(torch.tensor(count)))
         return float(total) / max(1, count)
-
-    def state(self) -> dict[str, Any]:
-        """Returns the records of all tasks, for `load`."""
-        tasks = [{**vars(x), "inputs": [subspace.state() for subspace in x.inputs]} for x in self.tasks]
-        return {"tasks": tasks, "truncations": [vars(truncation) for truncation in self.truncations]}
-
-    def read(
-        self, state: Mapping[str, Any], tasks: int, subspaces: Mapping[str, list[Subspace]]
-    ) -> tuple[list[TaskRecord], list[Truncation]]:
-        """Reads a saved state, without a change to this one. `subspaces` are the loaded ones of each weight."""
-        if len(state["tasks"]) != tasks:
-            raise ValueError(f"{tasks} tasks with {len(state['tasks'])} records for recall")
-        model, records = self._protection.model, []
-        known = {clean(name): tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-        weights = {weight.name: weight for weight in self._protection.weights}
-        before = {name: [0] * len(own) for name, own in subspaces.items()}
-        for task in state["tasks"]:
-            before = _ranks(task["ranks"], subspaces, before)
-            own = {name: valid.tensor(name, value, known[name], infinite=True) for name, value in task["own"].items()}
-            first = weights[task["first_layer"]]
-            empty = [type(x)(x.capacity, device=first.view.weight.device) for x in first.subspaces]
-            inputs = [subspace.load(saved) for subspace, saved in zip(empty, task["inputs"], strict=True)]
-            records.append(TaskRecord(before, own, first.name, inputs))
-        truncations = [Truncation(**truncation) for truncation in state["truncations"]]
-        for x in truncations:
-            valid.whole("a task", x.task, tasks - 1)
-            valid.number("a loss", x.loss)
-            valid.number("a loss", x.recalled_loss)
-        return records, truncations
-
-
-def _ranks(saved: Mapping[str, Any], subspaces: Mapping[str, list[Subspace]], before: Ranks) -> Ranks:
-    """The ranks after a task. They never fall, and every subspace has that many directions."""
-    if saved.keys() != subspaces.keys():
-        raise ValueError(f"the ranks of a task are those of {sorted(saved)}")
-    for name, own in subspaces.items():
-        for subspace, rank, least in zip(own, saved[name], before[name], strict=True):
-            if valid.whole("a rank", rank) < least or subspace.prefix(rank).rank != rank:
-                raise ValueError(f"{name!r} has the rank {rank} after a task")
-    return {name: list(ranks) for name, ranks in saved.items()}
 
 
 def _each_group(stack: Tensor, subspaces: list[Subspace]) -> Tensor:

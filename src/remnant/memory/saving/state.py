@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, is_tensor, nn
 
-from remnant.errors import UserError
 from remnant.files import remove_stale, write_file
 
 from ..audit.preconditions import check_model
+from ..recall import records
+from ..report import StateError
 from ..subspaces.subspace import Subspace
 from ..subspaces.threshold import ThresholdSetting
 from ..weights.discovery import clean
@@ -28,12 +29,10 @@ VERSION = 2
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)  # what a wrong type leads to
 
 
-class StateError(UserError, ValueError):
-    """A saved memory is damaged, was not written by `GPM.save`, or belongs to another model."""
-
-
 def collect(memory: GPM) -> dict[str, Any]:
     """All of the state. Sharded anchors are gathered, on the CPU, so all processes must call it."""
+    if memory._recall and memory._recall.is_training:
+        raise RuntimeError("Leave the block of memory.recalling() before you save or copy the memory.")
     unsettled = memory._constraint.unsettled
     if unsettled:
         memory._constraint.settle()
@@ -56,8 +55,10 @@ def collect(memory: GPM) -> dict[str, Any]:
         },
         "anchors": {names[p]: whole(tensor).cpu() if is_sharded(tensor) else tensor for p, tensor in anchors.items()},
         "buffers": dict(memory._buffers.values),
+        # The checksums of shards depend on the number of processes.
+        "fixed": {} if memory._protection.sharded else {n: list(x) for n, x in memory._buffers.checksums.items()},
         "kept_in_eval": list(memory._buffers.kept_in_eval),
-        "recall": memory._recall.state() if memory._recall else None,
+        "recall": records.collect(memory._recall.tasks, memory._recall.truncations) if memory._recall else None,
     }
 
 
@@ -72,17 +73,20 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         unsettled = saved.get("unsettled", False)  # older files lack it
         if type(unsettled) is not bool:
             raise ValueError(f"unsettled is {unsettled!r}")
+        fixed = valid.checksums(saved.get("fixed", {}))  # older files lack it
         kept_in_eval = list(saved["kept_in_eval"])
         if unknown := set(kept_in_eval) - {clean(name) for name, _ in memory._model.named_modules()}:
             raise ValueError(f"there is no module {unknown.pop()!r}")
         _check_schema(memory, saved, complete=tasks > 0)
+        if (own := saved["settings"].get("own_rank", 0)) != memory._settings["own_rank"]:
+            raise StateError(f"The saved memory was made with own_rank={own!r}, and this one was not. Make both alike.")
         if (saved["recall"] is None) != (memory._recall is None):
             raise StateError(
                 "Either the saved memory or this one was made with recall=True, but not both. Make both alike."
             )
         layers = {w: _read_layer(w, saved["layers"][w.name], tasks) for w in memory._protection.weights}
         loaded = {weight.name: subspaces for weight, (subspaces, _) in layers.items()}
-        records = memory._recall.read(saved["recall"], tasks, loaded) if memory._recall else None
+        recalled = records.read(saved["recall"], tasks, memory._protection, loaded) if memory._recall else None
         anchors = {name: valid.tensor(name, anchor, parameters[name]) for name, anchor in saved["anchors"].items()}
         here = memory._buffers.others() | memory._buffers.of_norms()
         buffers = {name: valid.tensor(name, x, here[name], infinite=True) for name, x in saved["buffers"].items()}
@@ -93,8 +97,8 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     for weight, (subspaces, added) in layers.items():
         weight.adopt(subspaces, added)
     memory._tasks, memory._constraint.steps = tasks, steps
-    if memory._recall and records:
-        memory._recall.tasks, memory._recall.truncations = records
+    if memory._recall and recalled:
+        memory._recall.tasks, memory._recall.truncations = recalled
     placed = {parameters[name]: anchor for name, anchor in anchors.items()}
     memory._constraint.anchors = {
         p: sharded_like(anchor.to(device=p.device, dtype=p.dtype, copy=True), p) for p, anchor in placed.items()
@@ -102,6 +106,7 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     memory._constraint.stepped, memory._verifier.witnesses = set(), []
     memory._buffers.values = {name: tensor.clone() for name, tensor in buffers.items()}
     memory._buffers.kept_in_eval = kept_in_eval
+    memory._buffers.expect(fixed)
     if tasks:
         memory._buffers.hold()
     if unsettled:
@@ -170,6 +175,8 @@ def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdS
         saved = codec.read(path)
     except (codec.DamagedError, codec.VersionError) as error:
         raise StateError(f"{path} does not hold a memory that GPM.save() wrote: {error}. Load another copy.") from error
+    except OSError as error:
+        raise type(error)(f"{path} cannot be read ({error.strerror}). Pass the file that GPM.save() wrote.") from error
     settings = saved.get("settings")
     if not isinstance(settings, dict) or "threshold" not in settings or any(map(is_tensor, settings.values())):
         raise StateError(f"{path} does not hold a memory: it was not written by GPM.save().")
@@ -181,5 +188,9 @@ def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdS
         memory = kind(model, **settings)
     except MALFORMED as error:
         raise StateError(f"The memory in {path} does not fit this model: {error}") from error
-    memory.load_state_dict(saved)
+    try:
+        memory.load_state_dict(saved)
+    except BaseException:
+        memory._protection.remove_new_parts()
+        raise
     return memory

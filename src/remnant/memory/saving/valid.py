@@ -33,6 +33,14 @@ def tensor(name: str, value: Any, like: Tensor, *, infinite: bool = False) -> Te
     return value
 
 
+def checksums(value: Any) -> dict[str, tuple[str, int]]:
+    """Name → the kind of a tensor and its checksum."""
+    found = {str(name): (kind, number) for name, (kind, number) in value.items()}
+    if any(type(kind) is not str or type(number) is not int for kind, number in found.values()):
+        raise ValueError("a checksum is not a kind and a whole number")
+    return found
+
+
 def directions(name: str, value: Any, capacity: int) -> Tensor:
     """At most `capacity` orthonormal columns, up to the rounding of their number type."""
     if not isinstance(value, Tensor) or value.ndim != 2 or value.dtype not in (torch.float32, torch.float64):

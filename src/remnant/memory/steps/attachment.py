@@ -72,13 +72,6 @@ class Attachment:
                 "This optimizer trains none of the model's parameters. Build it from the parameters of the memory's model "
                 "(after any wrapper that replaces them), then attach it."
             )
-        for weight in protection.weights if protection.own_parts else ():
-            parts = [part for site in weight.sites if (part := site.module._modules.get(PART)) is not None]
-            if weight.view.weight in trained and any(p not in trained for part in parts for p in part.parameters()):
-                raise ValueError(
-                    f"This optimizer trains {weight.name!r} but not its own part (own_rank), which was added when the memory "
-                    "was made. Build the optimizer after the memory, from model.parameters()."
-                )
         new = trained.difference(protection.parameters, protection.free.values())
         for name, parameter in named.items():
             if parameter in new and parameter.requires_grad and protection.selects(name):
@@ -86,19 +79,38 @@ class Attachment:
                     f"{name!r} did not exist or was not trainable when the memory was made, so it is not protected. Exclude "
                     "it by a pattern (new heads may be added under it at any time), or make a new memory."
                 )
+        self._parts_are_trained = False
         self._identities = _identities(optimizer)
         self._untrained = [parameter for parameter in trained if not parameter.requires_grad]
         self._types = {parameter.dtype for parameter in trained}
         self._trained, self._weights = trained, OptimizerWeights(self._constraint, trained)
         self._rounds.join(optimizer, trained)
 
+    def _check_parts(self) -> None:
+        """Refuses to train a weight whose own part no attached optimizer trains."""
+        memory = self._memory()
+        together = [*(memory._attached if memory is not None else ()), self]
+        trained = {parameter for each in together if each.optimizer is not None for parameter in each._trained}
+        for weight in self._constraint.protection.weights:
+            parts = [part for site in weight.sites if (part := site.module._modules.get(PART)) is not None]
+            if weight.view.weight in trained and any(p not in trained for part in parts for p in part.parameters()):
+                raise ValueError(
+                    f"The optimizer trains {weight.name!r} but not its own part (own_rank), which was added when the memory "
+                    "was made. Build the optimizer after the memory, from model.parameters()."
+                )
+        self._parts_are_trained = True
+
     def _project(self) -> None:
+        if self._constraint.is_projected(self._trained):
+            return
         if not self._weights.is_current():
             self._weights = OptimizerWeights(self._constraint, self._trained)
         self._weights.project()
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._constraint.check_steps()
+        if not self._parts_are_trained and self._constraint.protection.own_parts:
+            self._check_parts()
         # A new parameter, or one that was frozen before, may be unprotected.
         if _identities(optimizer) != self._identities or any(p.requires_grad for p in self._untrained):
             self.check()

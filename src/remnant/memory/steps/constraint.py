@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 import torch.nn.functional as F
@@ -34,22 +34,22 @@ class Constraint:
     optimizers: WeakSet[Optimizer] = field(default_factory=WeakSet)  # those that are attached
     steps: int = 0  # of all attached optimizers in this task
     unsettled: bool = False  # whether optimizers that take turns still have to restore their weights
-    _no_steps: str = ""  # the reason, while the weights in place are not those to train
+    no_steps: str = ""  # the reason, while the weights in place are not those to train
+    _projected: dict[Tensor, tuple[ref[Tensor], int]] = field(default_factory=dict)  # parameter → gradient, its version
 
     @contextmanager
     def without_steps(self) -> Iterator[None]:
         """Refuses steps while a recalled network is in place: they would be lost."""
-        self.check_steps()
         self.settle()
-        self._no_steps = "A recalled task is read-only. Leave the block of memory.recall() first."
+        self.no_steps = "A recalled task is read-only. Leave the block of memory.recall() first."
         try:
             yield
         finally:
-            self._no_steps = ""
+            self.no_steps = ""
 
     def check_steps(self) -> None:
-        if self._no_steps:
-            raise RuntimeError(self._no_steps)
+        if self.no_steps:
+            raise RuntimeError(self.no_steps)
 
     def begin_task(self, anchors: dict[Tensor, Tensor] | None = None) -> None:
         """Starts a task with copies of the parameters as they are now."""
@@ -59,6 +59,21 @@ class Constraint:
     @property
     def frozen_parameters(self) -> list[Tensor]:
         return list(self.protection.frozen.values()) if self.anchors else []
+
+    def mark_projected(self) -> None:
+        """Notes that all gradients are projected. Soft directions must not be scaled a second time before the step."""
+        subspaces = (subspace for weight in self.protection.weights for subspace in weight.subspaces)
+        is_soft = any(bool((subspace.weights < 1).any()) for subspace in subspaces)
+        grads = {p: p.grad for p in self.protection.parameters if is_soft and p.grad is not None}
+        self._projected = {parameter: (ref(grad), grad._version) for parameter, grad in grads.items()}
+
+    def is_projected(self, parameters: set[Tensor]) -> bool:
+        """Whether the gradients of all these parameters were marked as projected and have not changed since."""
+        if not self._projected:
+            return False
+        present = {p: p.grad for p in self.protection.parameters if p in parameters and p.grad is not None}
+        marks = ((grad, self._projected.get(parameter)) for parameter, grad in present.items())
+        return all(mark is not None and mark[0]() is grad and mark[1] == grad._version for grad, mark in marks)
 
     @torch.no_grad()
     def project(self) -> None:
@@ -73,7 +88,8 @@ class Constraint:
             torch._foreach_zero_(shards(frozen))
 
     def settle(self) -> None:
-        """Restores the weights if optimizers that take turns are in the middle of a round."""
+        """Restores the weights if optimizers that take turns are in the middle of a round; not in a recalled network."""
+        self.check_steps()
         if self.unsettled:
             self.restore()
 

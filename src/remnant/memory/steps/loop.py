@@ -61,7 +61,9 @@ class Loop:
 
         Call it before a hand-written step. It is exact for plain SGD; after any other step, call `restore`.
         """
-        self._constraint.project()
+        if not self._constraint.is_projected(set(self._protection.parameters)):
+            self._constraint.project()
+            self._constraint.mark_projected()
 
     def clip_grad_norm_(
         self,
@@ -86,7 +88,9 @@ class Loop:
         """
         self.project()
         chosen = self._protection.model.parameters() if parameters is None else parameters
-        return nn.utils.clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite, foreach)
+        norm = nn.utils.clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite, foreach)
+        self._constraint.mark_projected()
+        return norm
 
     def restore(self, model: nn.Module | None = None) -> None:
         """Restores W·M = W₀·M in every protected weight: W ← W₀ + (W − W₀)(I − M·Mᵀ).
@@ -99,8 +103,11 @@ class Loop:
         Raises:
             ValueError: If a protected parameter is missing in the copy or has another shape there.
         """
+        self._constraint.check_steps()
         if model is None:
             return self._constraint.restore()
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"restore takes a copy of the memory's model, not a {type(model).__name__}.")
         theirs = {clean(name): parameter for name, parameter in unwrap(model).named_parameters()}
         ours = {parameter: name for name, parameter in self._protection.named_parameters().items()}
         needed = {parameter: ours[parameter] for parameter in self._protection.parameters}

@@ -102,10 +102,8 @@ class Protection:
         if not self.weights:
             raise UnsupportedError("There is nothing to protect: protect/exclude leave no trainable layer with a rule.")
         self.own_parts: list[OwnPart] = []
-        if own_rank:
-            self._add_own_parts(
-                own_rank, synchronised=any(isinstance(m, DistributedDataParallel) for m in model.modules())
-            )
+        self._part_hooks: dict[nn.Module, Any] = {}
+        self._synchronised = any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
     def selects(self, name: str) -> bool:
         """Whether the patterns select a name. A pattern covers everything below a name, too; own parts are never protected."""
@@ -132,17 +130,23 @@ class Protection:
         if unusable := [f"{name!r} {reason}" for name, reason in reasons.items() if reason]:
             raise UnsupportedError(f"GPM cannot protect this model. {'; '.join(unusable)}.")
 
-    def _add_own_parts(self, rank: int, *, synchronised: bool) -> None:
-        """Last of all: if anything is refused, the model stays as it was."""
+    def add_own_parts(self, rank: int) -> None:
+        """Gives each linear layer and convolution a part of the task's own."""
         layers = {site.module: weight.name for weight in self.weights for site in weight.sites}
-        if synchronised and any(can_have_part(layer) and PART not in layer._modules for layer in layers):
+        if self._synchronised and any(can_have_part(layer) and PART not in layer._modules for layer in layers):
             raise UnsupportedError(
                 "own_rank adds parameters, which DistributedDataParallel would not know. Make the memory first and wrap "
                 "the model after that."
             )
-        self.own_parts = add_own_parts(layers, rank)
+        self.own_parts, self._part_hooks = add_own_parts(layers, rank)
         own = {parameter for part in self.own_parts for parameter in part.parameters()}
         self.free.update({name: p for name, p in self.named_parameters().items() if p in own})
+
+    def remove_new_parts(self) -> None:
+        """Takes back what `add_own_parts` has added."""
+        for layer, hook in self._part_hooks.items():
+            hook.remove()
+            del layer._modules[PART]
 
     def _check_shards(self, *, recall: bool, lora: str | None) -> None:
         if recall or lora:
@@ -251,14 +255,11 @@ class Protection:
 
 
 def _why_unsupported(uncovered: dict[nn.Module, list[str]]) -> str:
-    unlike = (
-        "the layer's weight is not a plain trainable parameter (it is parametrized, renormalised or fixed, or shared by "
-        "layers that see it in ways that exclude each other)"
-    )
     found, kinds = [], []
     for module, names in uncovered.items():
-        kinds += [type(module).__name__] if rule_of(module) is None else []
-        reason = "no rule covers it" if rule_of(module) is None else unlike
+        has_rule, is_layer = rule_of(module) is not None, not any(module.children())
+        kinds += [type(module).__name__] if is_layer and not has_rule else []  # bare parameters of a model need no rule
+        reason = _why_missed(module, names) if has_rule else "no rule covers it"
         found.append(f"{', '.join(map(repr, names))} (in {type(module).__name__}: {reason})")
     every = ", ".join(f'"{name}"' for names in uncovered.values() for name in names)
     rule = f" A rule protects them: register_layer({kinds[0]}, rule)." if kinds else ""
@@ -266,4 +267,20 @@ def _why_unsupported(uncovered: dict[nn.Module, list[str]]) -> str:
         f"GPM cannot protect these parameters, and left free they would forget: {'; '.join(found)}. Pass "
         'unsupported="freeze" to hold them fixed after the first task, unsupported="free" to accept that, or '
         f"exclude=[{every}].{rule}"
+    )
+
+
+def _why_missed(module: nn.Module, names: list[str]) -> str:
+    """Why parameters of a module that has a rule are not protected."""
+    views = views_of(module) or []
+    seen = {tensor for view in views for tensor in (view.weight, view.bias)}
+    if (
+        views
+        and seen <= {None, *module.parameters()}
+        and not any(module.get_parameter(n.rpartition(".")[2]) in seen for n in names)
+    ):
+        return f"the rule of {type(module).__name__} returns no view of it"
+    return (
+        "the layer's weight is not a plain trainable parameter (it is parametrized, renormalised or fixed, or shared by "
+        "layers that see it in ways that exclude each other)"
     )

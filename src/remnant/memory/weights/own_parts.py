@@ -4,6 +4,7 @@ A layer that is full can learn nothing more, and a nearly full one little. With 
 W·M_t·M_tᵀ + U_t·V_t when it is recalled, and no later task moves that.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from math import sqrt
 from typing import Any, cast
@@ -11,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 PART = "own_part"  # the name of the submodule
 CONVOLUTIONS: dict[type, type] = {  # layer → the layer that combines its channels
@@ -42,14 +44,15 @@ class OwnPart(nn.Module):
             self.up = CONVOLUTIONS[type(layer)](rank, layer.out_channels, 1, bias=False)
         self.to(device=layer.weight.device, dtype=layer.weight.dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.up(self.down(x))
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Takes what the layer takes: its input, and for a transposed convolution its `output_size`."""
+        output: Tensor = self.up(self.down(*args, **kwargs))
         return output
 
 
 def add_to_output(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
     """A forward hook. It finds the part by its name, so that the copy of a model uses the copy of the part."""
-    added: Tensor = output + layer.own_part(args[0] if args else kwargs["input"])
+    added: Tensor = output + layer.own_part(*args, **kwargs)
     return added
 
 
@@ -58,8 +61,11 @@ def can_have_part(layer: nn.Module) -> bool:
     return type(layer) is nn.Linear or type(layer) in CONVOLUTIONS
 
 
-def add_own_parts(layers: Mapping[nn.Module, str], rank: int) -> list[OwnPart]:
-    """Gives each linear layer and convolution a part, or finds the one that it has, as in a copied model."""
+def add_own_parts(layers: Mapping[nn.Module, str], rank: int) -> tuple[list[OwnPart], dict[nn.Module, RemovableHandle]]:
+    """Gives each linear layer and convolution a part, or finds the one that it has, as in a copied model.
+
+    Returns all parts, and the hooks of the layers that had none.
+    """
     able = [layer for layer in layers if can_have_part(layer)]
     for layer in able:
         if (found := layer._modules.get(PART)) is not None and found.rank != rank:
@@ -67,11 +73,13 @@ def add_own_parts(layers: Mapping[nn.Module, str], rank: int) -> list[OwnPart]:
                 f"{layers[layer]!r} has an own part of rank {found.rank}: make the memory with that own_rank."
             )
     missing = [layer for layer in able if PART not in layer._modules]
+    hooks = {layer: layer.register_forward_hook(add_to_output, with_kwargs=True) for layer in missing}
     for layer in missing:
         layer.add_module(PART, OwnPart(layer, rank))
-        layer.register_forward_hook(add_to_output, with_kwargs=True)
+    if missing and "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # compiled code would go on without the parts
     restart([cast(OwnPart, layer._modules[PART]) for layer in missing], task=0)
-    return [cast(OwnPart, layer._modules[PART]) for layer in able]
+    return [cast(OwnPart, layer._modules[PART]) for layer in able], hooks
 
 
 @torch.no_grad()

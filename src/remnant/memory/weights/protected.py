@@ -152,7 +152,10 @@ class ProtectedWeight:
             return LayerCheck(self.name, 0.0, 0.0, None if gram is None else 0.0)
         with full_precision(change.device):
             inside = change - self.projection(change, hard=True).remove(change)
-        eps = torch.finfo(self.view.weight.dtype).eps
+        # A model that was converted to float64 keeps the directions that float32 has rounded.
+        eps = max(
+            torch.finfo(x.dtype).eps for x in (self.view.weight, *(subspace.weights for subspace in self.subspaces))
+        )
         writes = WRITES if eps < 1e-6 else 2  # narrower types are restored after every step
         rounding = writes * eps / 2 * self._norm(now) / moved
         drift = None if gram is None else self._drift(anchors, gram)
