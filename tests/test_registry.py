@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remnant import registry as room
-from remnant.errors import UserError
+from remnant.errors import UserError, nearest
 from remnant.registry import IN_FILE, Registry, UnknownNameError, file_of, load_from_file
 
 
@@ -115,3 +115,8 @@ def test_an_object_has_a_name_that_leads_back_to_it(shapes: Registry[Any], monke
 def test_an_object_that_no_other_process_could_find(shapes: Registry[Any], thing: object) -> None:
     with pytest.raises(UnknownNameError, match="Define the shape at the top level of a Python file"):
         shapes.name_of(thing)
+
+
+def test_of_equally_close_names_the_one_with_the_same_letters_is_meant() -> None:
+    assert nearest("gmp", ["gem", "sgp", "gpm"]) == "gpm"
+    assert nearest("taks", ["task", "tasks"]) == "tasks"

@@ -1,7 +1,7 @@
 """The base of every error that a user can fix, and the name that somebody probably meant."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 class UserError(Exception):
@@ -15,11 +15,10 @@ class RunError(UserError, RuntimeError):
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The choice closest to `word`, or None. `-` and `_` count as the same letter."""
     candidates, word = list(choices), word.lower()
-    if swapped := [choice for choice in candidates if sorted(choice) == sorted(word)]:
-        return swapped[0]  # gmp is gpm, although sgp has as many letters in the same places
     for spelling in dict.fromkeys((word, word.replace("_", "-"), word.replace("-", "_"))):
-        if near := get_close_matches(spelling, candidates, n=1, cutoff=cutoff):
-            return near[0]
+        if near := get_close_matches(spelling, candidates, n=9, cutoff=cutoff):
+            # Of equally close ones the one with the same letters: gmp is gpm rather than sgp.
+            return max(near, key=lambda x: (SequenceMatcher(None, x, spelling).ratio(), sorted(x) == sorted(spelling)))
     return None
 
 

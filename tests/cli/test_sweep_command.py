@@ -131,3 +131,7 @@ def test_an_error_is_shown_once_and_nothing_is_run(folder: Path, words: list[str
     assert result.stdout == ""
     assert not (folder / "runs").exists()
     assert "Missing option '--over'" in remnant("sweep", "permuted-digits", "gpm", code=2).output
+
+
+def test_several_methods_are_refused_in_a_sentence() -> None:
+    assert "sweep takes one method" in remnant("sweep", "permuted-digits", "gpm,ewc", "--over", "lr=0.1", code=1).stderr

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from remnant import GPM
+from remnant import GPM, LeakError, register_layer
+from remnant.memory import LayerView, UnsupportedError
 from remnant.memory.report import LayerReport, MemoryReport
 
 
@@ -52,3 +53,41 @@ def test_before_the_first_task_nothing_counts_as_frozen(model: nn.Module) -> Non
 def test_a_layer_that_has_stopped_growing_limits_no_task(added: dict[str, tuple[int, ...]], said: str) -> None:
     layers = tuple(LayerReport(name, 100, sum(each), each) for name, each in added.items())
     assert said in str(MemoryReport(3, layers, (), (), 0))
+
+
+def test_what_is_left_unprotected_is_named(model: nn.Module) -> None:
+    memory = GPM(model, exclude=["2"], norm="free")
+    assert "Left unprotected: 4 parameters, such as 3.weight." in str(memory.report())
+    assert set(memory.report().as_dict()["free"]) == {"2.weight", "2.bias", "3.weight", "3.bias"}
+
+
+def test_fixed_tensors_that_stayed_take_one_line_and_changed_ones_their_own(model: nn.Module) -> None:
+    memory = GPM(model, threshold=0.5)
+    memory.consolidate(torch.randn(50, 4))
+    assert "Unchanged: 2 fixed tensors, such as 3.weight." in str(memory.verify())
+    with torch.no_grad():
+        model[3].weight.add_(1)
+    with pytest.raises(LeakError, match=r"'3\.weight'"):
+        memory.verify()
+
+
+def test_a_rule_that_forgets_a_weight_is_the_reason_given() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.gate = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(3, 4))
+
+    with pytest.raises(UnsupportedError, match="'1.gate' .*the rule of Gated returns no view of it"):
+        register_layer(Gated, lambda layer: LayerView(layer.weight, rows=lambda x: x))
+        GPM(nn.Sequential(nn.Linear(4, 4), Gated()))
+
+
+def test_bare_parameters_of_a_model_are_not_advised_a_rule() -> None:
+    class WithToken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.layer = nn.Parameter(torch.randn(4)), nn.Linear(4, 4)
+
+    with pytest.raises(UnsupportedError, match="'token'") as caught:
+        GPM(WithToken())
+    assert "register_layer" not in str(caught.value)

@@ -1,10 +1,9 @@
 """`remnant clean`: lists unfinished, duplicate and corrupted runs, asks, and removes them."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option, confirm
+from typer import Abort, Argument, Exit, Option, confirm
 
 from remnant.errors import UserError, did_you_mean
 
@@ -34,15 +33,20 @@ def clean(
     kinds = {kind: [run for run in unwanted if run.kind == kind] for kind in KINDS if only in ("", kind)}
     if not any(kinds.values()):
         print_text(f"Nothing to clean in {folder}.")
-    elif not yes and not sys.stdin.isatty():
-        raise UserError("There is no terminal to ask on. Use --yes to remove the runs without asking.")
     complete = True
     for kind, runs in kinds.items():
         for run in runs:
             print_text(f"{kind}: {run.path} ({run.reason})")
         question = f"Remove {len(runs)} {kind} run{'s' * (len(runs) > 1)}?{RESUMES * (kind == KINDS[0])}"
-        if runs and (yes or confirm(question, err=True)):
+        if runs and (yes or _confirmed(question)):
             complete = for_each(runs, lambda run: remove_run(run, folder)) and complete
             gone = sum(not run.path.exists() for run in runs)
             print_text(f"Removed {gone} {kind} run{'s' * (gone != 1)}.", err)
     raise Exit(int(not complete))
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return confirm(question, err=True)
+    except Abort:
+        raise UserError("Nobody answered, so nothing more was removed. Use --yes to remove without asking.") from None

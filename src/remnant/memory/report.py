@@ -213,6 +213,8 @@ class Verification:
         if self.tasks:
             lines.append(f"{'outputs':<{width}}            drift")
             lines += [f"{x.name:<{width}}            {_shown(x.drift)}" for x in self.tasks]
+            if any("batches" in x.name for x in self.tasks) and any("batches" not in x.name for x in self.tasks):
+                lines.append("Batches have drifted since the last consolidate, kept examples since that of their task.")
         else:
             lines.append(
                 "No outputs were compared: a memory that was loaded or copied, or made with keep_examples=False, has no "

@@ -46,7 +46,7 @@ class GradientProjection(Method):
         task_norms: Annotated[str, choice(NORMS)] = "frozen",
         label_smoothing: Share = 0.0,
         unsupported: Annotated[str, choice(UNSUPPORTED)] = "error",
-        exclude: Sequence[str] = (),
+        exclude: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, **options)
@@ -54,7 +54,7 @@ class GradientProjection(Method):
         self.rank_rule = rank_rule
         self.has_own_norms, self.label_smoothing = task_norms == "own", label_smoothing
         # Heads of single tasks are free; a shared head is a layer like the others (Sec. 6).
-        exclude = [*(["heads.*"] if network.multi_head else []), *exclude]
+        exclude = [*(["heads.*"] if network.multi_head else []), *(exclude or [])]
         rules: Any = {"rank_rule": rank_rule, "recall": self.ordered, "soft": self.soft, "unsupported": unsupported}
         memory = GPM(network, threshold, exclude=exclude, norm="freeze" if task_norms == "frozen" else "free", **rules)
         if layer_samples:  # refuses unknown layers before training

@@ -121,3 +121,57 @@ def test_a_network_is_refused_before_its_weights_fill_the_memory(monkeypatch: py
     build_method(resolve("permuted-digits", "finetune"), 0, CPU)
     with pytest.raises(RunError, match="mlp needs more memory"):
         build_method(resolve("permuted-digits", "finetune", ["network.hidden=[500, 500]"]), 0, CPU)
+
+
+NETWORKS = """from torch import nn
+from remnant.models import Network
+
+class Recurrent(Network):
+    def __init__(self, input_shape, classes, *, width: int = 6) -> None:
+        super().__init__(input_shape, classes)
+        self.gru = nn.GRU(8, width, batch_first=True)
+        self.attach_heads(width, bias=True)
+
+    def features(self, x):
+        return self.gru(x.reshape(len(x), 8, 8))[0][:, -1]
+
+class Mistaken(Network):
+    def __init__(self, input_shape, classes) -> None:
+        super().__init__(input_shape, classes)
+        self.body = nn.Linear(64, 32)
+        self.attach_heads(3, bias=True)
+
+    def features(self, x):
+        return self.body(x.flatten(1))
+
+class Failing(Mistaken):
+    def features(self, x):
+        return self.body(x[:, :5].flatten(1)[:, :7])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Mistaken", r"`features` returns \(2, 32\) for 2 inputs, where `attach_heads` was told 3 features"),
+        ("Failing", r"cannot take inputs of torch.float32 and shape .* \(nets\.py, line 24\)\). Change its `features`"),
+        ("Recurrent", r"no rule covers it.*With `remnant run`: --set unsupported=freeze"),
+    ],
+)
+def test_a_network_of_ones_own_that_cannot_run_is_refused_on_a_built_in_stream(
+    name: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "nets.py").write_text(NETWORKS)
+    settings = resolve("permuted-digits", "gpm", [f"network.name={tmp_path / 'nets.py'}:{name}"])
+    with pytest.raises(RunError, match=says):
+        build_method(settings, 0, CPU)
+
+
+@pytest.mark.parametrize("change", ["unsupported=freeze", 'exclude=["gru.*"]'])
+def test_parameters_that_no_rule_covers_can_be_frozen_or_excluded_by_settings(change: str, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(NETWORKS)
+    network = f"network.name={tmp_path / 'nets.py'}:Recurrent"
+    _, method = build_method(resolve("permuted-digits", "gpm", [network, change]), 0, CPU)
+    report = method.memory.report()
+    assert ("gru.weight_hh_l0" in report.frozen) == ("freeze" in change)
+    assert ("gru.weight_hh_l0" in report.free) == ("exclude" in change)

@@ -28,13 +28,15 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
     name = settings.benchmark
     try:
         stream = load_stream(name, seed=seed, **settings.stream)
+        is_own = name not in BUILT_IN or IN_FILE in settings.network["name"]
+        examples = stream[0].train.x[:2] if is_own else None
         classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
         options = dict(settings.network)
         name = options.pop("name")
         with _limited_memory(name):
             network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
-        if settings.benchmark not in BUILT_IN or IN_FILE in name:
-            _check_inputs(network, stream[0].train.x[:2], name)
+        if examples is not None:
+            _check_inputs(network, examples, name)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
         if device.type == "cuda":
             fuse_activations(network)

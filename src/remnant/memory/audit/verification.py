@@ -58,8 +58,8 @@ OTHER_PATH = (
 )
 DRIFTED = (
     "Old outputs moved by {}, and no leak explains it. They depend on what the memory does not hold: the share 1−ε of the "
-    "inputs' energy, directions that soft= lets move, layers that are left free, or one head that every task trains.{} Raise "
-    "the threshold, or give each task a head of its own."
+    "inputs' energy, {}layers that are left free, or one head that every task trains.{} Raise the "
+    "threshold, or give each task a head of its own."
 )
 
 
@@ -152,7 +152,10 @@ class Verifier:
         if drifted := [f"{x.drift:.0%} for {x.name}" for x in result.tasks if (x.drift or 0) > FORGOTTEN]:
             most = sorted((x for x in result.layers if x.drift), key=lambda x: -(x.drift or 0))[:3]
             named = f" The layers that drift most: {', '.join(repr(x.name) for x in most)}." if most else ""
-            warnings.warn(DRIFTED.format(", ".join(drifted), named), stacklevel=3)
+            subspaces = (subspace for weight in self.protection.weights for subspace in weight.subspaces)
+            soft = any(bool((subspace.weights < 1).any()) for subspace in subspaces)
+            reason = "directions that soft= lets move, " if soft else ""
+            warnings.warn(DRIFTED.format(", ".join(drifted), reason, named), stacklevel=3)
         return result
 
     def _drift(self, witness: Witness) -> float | None:
