@@ -43,11 +43,11 @@ class SeedStatus:
             self.cells |= {
                 "epoch": f"{epoch.epoch}/{epoch.epochs}",
                 "loss": f"{epoch.loss:.3f}",
-                "accuracy": "–" if isnan(epoch.valid_accuracy) else f"{100 * epoch.valid_accuracy:.1f} %",
+                "accuracy": "–" if isnan(epoch.valid_accuracy) else f"val {100 * epoch.valid_accuracy:.1f} %",
                 "steps/s": f"{epoch.steps / max(epoch.seconds, 1e-9):,.0f}",
             }
         if progress.row:
-            self.cells["accuracy"] = f"{100 * sum(progress.row) / len(progress.row):.1f} %"
+            self.cells["accuracy"] = f"test {100 * sum(progress.row) / len(progress.row):.1f} %"
         elif epoch is not None or progress.finished:  # which has elapsed instead of remaining time
             time_left = "?" if seconds is None else f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
             self.cells["left"] = f"took {time_left}" if progress.finished else time_left
