@@ -27,7 +27,9 @@ def shown(*progress: Progress, terminal: bool = False, quiet: bool = False) -> s
 
 def test_the_last_line_shows_elapsed_instead_of_remaining_time() -> None:
     text = shown(Progress(3, 1, 2, epoch=EPOCH), Progress(3, 1, 2, finished=True, seconds=14.2))
-    assert text.splitlines()[-1] == "seed 3: task 2/2  epoch done  loss 0.500  accuracy val 90.0 %  steps/s 100  took 14 s"
+    assert (
+        text.splitlines()[-1] == "seed 3: task 2/2  epoch done  loss 0.500  accuracy val 90.0 %  steps/s 100  took 14 s"
+    )
 
 
 def test_on_a_terminal_elapsed_time_is_in_the_column_of_remaining_time() -> None:

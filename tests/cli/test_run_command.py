@@ -46,7 +46,9 @@ def remnant(*words: str, code: int = 0) -> Any:
 
 def test_run_shows_progress_and_prints_the_matrix(folder: Path) -> None:
     result = remnant("run", "permuted-digits", "gpm", *FEW)
-    assert re.search(r"seed 0: task 1/2  epoch 1/1  loss \d\.\d+  accuracy test \d+\.\d %  steps/s [\d,]+", result.stderr)
+    assert re.search(
+        r"seed 0: task 1/2  epoch 1/1  loss \d\.\d+  accuracy test \d+\.\d %  steps/s [\d,]+", result.stderr
+    )
     assert "epoch done" in result.stderr
     assert result.stderr.startswith("permuted-digits · gpm\nseed 0: ")  # a log may hold several
     (run,) = find_runs(folder / "runs")

@@ -390,7 +390,7 @@ def test_a_folder_that_vanished_is_named_and_not_created(run: RunFolder, write: 
     for path in run.path.iterdir():
         path.unlink()
     run.path.rmdir()
-    with pytest.raises(RunError, match=r"seed0 is gone: .* Put it back"):
+    with pytest.raises(RunError, match=r"seed0 is not there .* put it back"):
         write(run)
     assert not run.path.exists()
     with pytest.raises(RunError, match="vanished"), run.lock():

@@ -102,8 +102,8 @@ class GPM(Loop):
         keep_examples: bool = True,
     ) -> None:
         options: dict[str, Any] = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
-        options |= {"recall": recall, "lora": lora, "sketch": sketch, "soft": soft, "own_rank": own_rank}
-        options |= {"keep_examples": keep_examples}
+        options |= {"recall": recall, "keep_examples": keep_examples, "lora": lora, "sketch": sketch, "soft": soft}
+        options["own_rank"] = own_rank
         for option, allowed in CHOICES.items():
             if options[option] not in allowed:
                 raise ValueError(f"{option}={options[option]!r}: choose one of {', '.join(map(repr, allowed))}.")
@@ -127,7 +127,7 @@ class GPM(Loop):
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
         self._recall = Recall(self._protection, self._constraint) if recall else None
-        # The plain model is then no old task's network: a task's outputs need what the task keeps for itself.
+        # With these, the plain model is no old task's network: a task's outputs need what the task keeps for itself.
         own = self._recall if own_rank or norm == "per-task" else None
         self._verifier = Verifier(self._protection, self._constraint, self._buffers, own, keep_examples)
         self._attached: list[Attachment] = []
@@ -251,9 +251,8 @@ class GPM(Loop):
     ) -> Verification:
         """Measures how far W·M, buffers and the model's outputs for old tasks have moved.
 
-        Call it after you train a task and before you consolidate it. It warns if old outputs moved by more than 10 %. It
-        compares outputs for a few examples that `consolidate` keeps in RAM. They are never saved, so a memory that was loaded
-        or copied compares outputs only for `batches`, until its next `consolidate`; with keep_examples=False, always.
+        Call it after you train a task and before you consolidate it. It warns if old outputs moved by more than 10 %: those
+        for `batches`, and for a few examples that `consolidate` keeps in RAM, but never in a file or in a copy of the memory.
 
         Args:
             batches: Batches of an old task, or {task number: batches}, to measure the drift of outputs and layers on.
@@ -268,8 +267,9 @@ class GPM(Loop):
         """
         with torch.inference_mode(False):
             self._check_model()
-            recalling = self._recalling() if recall else None
-            return self._verifier.verify(batches, tolerance, forward or recorder.call, recalling)
+            own = self._recalling() if recall else None
+            with all_or_nothing(self):  # it moves weights and puts them back, and may be interrupted
+                return self._verifier.verify(batches, tolerance, forward or recorder.call, own)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the memory's state, without the model's weights: save those with the model."""
