@@ -67,7 +67,7 @@ class Buffers:
 
     def expect(self, checksums: Mapping[str, tuple[str, int]]) -> None:
         """Replaces the checksums by saved ones: the model's fixed tensors may be loaded later, or be the wrong ones."""
-        self.checksums |= checksums
+        self.checksums = {**self.checksums, **checksums}
 
     def _changed(self) -> dict[str, Tensor]:
         """What has another value than when the task began. Another shape or number type is another meaning."""
