@@ -2,7 +2,7 @@
 
 Each task has its own three textures, and asks whether the first and the last patch of a picture are alike. The transformer is
 built from its config, so nothing is downloaded. The same loop runs plain and with Remnant, beside a fresh adapter per task.
-Needs `pip install 'remnant[lora]' transformers`.
+Needs `pip install '.[lora]' transformers`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # # A CNN of your own learns three tasks
 #
 # The network, the data and the loop are plain PyTorch. The tasks are scikit-learn's digits: upright, turned by 90°, and as
-# negatives. The same loop runs twice, plain and with Remnant. It needs `pip install 'remnant[cli,report]'` and no GPU.
+# negatives. The same loop runs twice, plain and with Remnant. It needs `pip install '.[cli,report]'` and no GPU.
 
 # %%
 import matplotlib.pyplot as plt

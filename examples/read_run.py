@@ -3,7 +3,7 @@
 #
 # `remnant run` writes a folder for each seed. Its files are CSV and JSON, and `find_runs` reads them. Here two methods learn
 # five permutations of scikit-learn's digits, and we draw how the first task fares and how full the layers get.
-# It needs `pip install 'remnant[cli,report]'`.
+# It needs `pip install '.[cli,report]'`.
 
 # %%
 from pathlib import Path

@@ -22,10 +22,10 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[st
     return get, lambda: sorted({*vars(sys.modules[package]), *modules})
 
 
-def import_extra(module: str, option: str) -> Any:
+def import_extra(module: str, option: str, package: str = "") -> Any:
     """Imports a package that one option of the command line needs; if it is missing, RunError says how to install it."""
     with suppress(ImportError):
         found = import_module(module)
         if getattr(found, "__file__", None):  # not an empty folder of that name: runs with wandb leave one behind
             return found
-    raise RunError(f"{option} needs a package: pip install {module}.")
+    raise RunError(f"{option} needs a package: pip install {package or module}.")

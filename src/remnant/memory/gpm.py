@@ -244,7 +244,7 @@ class GPM(Loop):
         nbytes = sum(subspace.nbytes for subspace in subspaces) + sum(tensor.nbytes for tensor in tensors)
         truncations = tuple(self._recall.truncations) if self._recall else ()
         free = tuple(name for name in self._protection.free if PART not in name)  # own parts belong to single tasks
-        return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), free, nbytes, truncations)
+        return MemoryReport(self._tasks, layers, tuple(self._protection.frozen), nbytes, truncations, free)
 
     def verify(
         self, batches: Any = None, tolerance: float = 1e-4, *, forward: Forward | None = None, recall: bool = False

@@ -74,17 +74,17 @@ class MemoryReport:
         tasks: The number of remembered tasks.
         layers: One `LayerReport` per protected layer: name, capacity, rank, directions added per task, share, tasks left.
         frozen: The names of the parameters that are fixed from the second task on.
-        free: The names of the parameters that are left unprotected.
         nbytes: The bytes that the bases take, and with `recall=True` what each task keeps for itself.
         truncations: What recall costs, for each task that was consolidated with `recall=True`.
+        free: The names of the parameters that are left unprotected.
     """
 
     tasks: int
     layers: tuple[LayerReport, ...]
     frozen: tuple[str, ...]
-    free: tuple[str, ...]
     nbytes: int
     truncations: tuple[Truncation, ...] = ()
+    free: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
@@ -214,7 +214,9 @@ class Verification:
             lines.append(f"{'outputs':<{width}}            drift")
             lines += [f"{x.name:<{width}}            {_shown(x.drift)}" for x in self.tasks]
             if any("batches" in x.name for x in self.tasks) and any("batches" not in x.name for x in self.tasks):
-                lines.append("Batches have drifted since the last consolidate, kept examples since that of their task.")
+                lines.append(
+                    "The drift of batches counts from the last consolidate, that of kept examples from their own task's."
+                )
         else:
             lines.append(
                 "No outputs were compared: a memory that was loaded or copied, or made with keep_examples=False, has no "

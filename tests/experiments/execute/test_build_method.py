@@ -155,7 +155,7 @@ class Failing(Mistaken):
     [
         ("Mistaken", r"`features` returns \(2, 32\) for 2 inputs, where `attach_heads` was told 3 features"),
         ("Failing", r"cannot take inputs of torch.float32 and shape .* \(nets\.py, line 24\)\). Change its `features`"),
-        ("Recurrent", r"no rule covers it.*With `remnant run`: --set unsupported=freeze"),
+        ("Recurrent", r"no rule covers it.*With `remnant run`, write --set unsupported=freeze"),
     ],
 )
 def test_a_network_of_ones_own_that_cannot_run_is_refused_on_a_built_in_stream(
@@ -175,3 +175,37 @@ def test_parameters_that_no_rule_covers_can_be_frozen_or_excluded_by_settings(ch
     report = method.memory.report()
     assert ("gru.weight_hh_l0" in report.frozen) == ("freeze" in change)
     assert ("gru.weight_hh_l0" in report.free) == ("exclude" in change)
+
+
+def test_a_network_that_assumes_a_memory_layout_is_refused_before_it_trains(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        """from torch import nn
+from remnant.models import Network
+
+class Viewing(Network):
+    def __init__(self, input_shape, classes) -> None:
+        super().__init__(input_shape, classes)
+        self.body = nn.Conv2d(1, 4, 3)
+        self.attach_heads(144, bias=True)
+
+    def features(self, x):
+        x = self.body(x)
+        return x.view(len(x), -1)
+
+class Volume(Network):
+    def __init__(self, input_shape, classes) -> None:
+        super().__init__(input_shape, classes)
+        self.body = nn.Conv3d(1, 4, (1, 3, 3))
+        self.attach_heads(144, bias=True)
+
+    def features(self, x):
+        return self.body(x[:, None]).flatten(1)
+"""
+    )
+    viewing, volume = (
+        resolve("permuted-digits", "gpm", [f"network.name={tmp_path / 'nets.py'}:{name}"])
+        for name in ("Viewing", "Volume")
+    )
+    with pytest.raises(RunError, match=r"view size is not compatible .* \(nets\.py, line 12\)"):
+        build_method(viewing, 0, CPU)
+    build_method(volume, 0, CPU)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from remnant.accelerated import fuse_activations
-from remnant.data import BUILT_IN, Stream, load_stream
+from remnant.data import BUILT_IN, Split, Stream, load_stream
 from remnant.errors import RunError, UserError
 from remnant.memory import UnsupportedError
 from remnant.methods import METHODS, Method
-from remnant.models import Network, build
+from remnant.models import MODELS, Network, build
 from remnant.registry import IN_FILE, file_of
 
 from ..settings import Settings
@@ -28,16 +28,17 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
     name = settings.benchmark
     try:
         stream = load_stream(name, seed=seed, **settings.stream)
-        is_own = name not in BUILT_IN or IN_FILE in settings.network["name"]
+        is_own = name not in BUILT_IN or settings.network["name"] not in MODELS.data
         examples = stream[0].train.x[:2] if is_own else None
         classes = stream.head_sizes[0] if stream.head == "single" else list(stream.head_sizes)
         options = dict(settings.network)
         name = options.pop("name")
         with _limited_memory(name):
             network = build(name, input_shape=stream.input_shape, classes=classes, seed=seed, **options)
+        for parameter in (p for p in network.parameters() if p.ndim == 4):
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)  # faster convolutions
         if examples is not None:
-            _check_inputs(network, examples, name)
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
+            _check_inputs(network, Split.of(examples, examples[:, :0]).to("cpu").x, name)  # as runs have them
         if device.type == "cuda":
             fuse_activations(network)
         name = settings.method
@@ -46,7 +47,7 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
             method.use_optimizer(**settings.optimizer)
     except UnsupportedError as error:
         raise RunError(
-            f"{error} With `remnant run`: --set unsupported=freeze, --set unsupported=free or --set 'exclude=[…]'."
+            f"{error} With `remnant run`, write --set unsupported=freeze, --set unsupported=free or --set 'exclude=[…]'."
         ) from error
     except UserError:
         raise

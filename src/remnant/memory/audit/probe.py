@@ -132,9 +132,9 @@ class Probe:
         """How far an example's outputs change with the others in its batch; 0 if only by rounding."""
         size = next((len(x) for x in tensors_in(self.examples) if x.ndim), 0)
         few = map_tensors(self.examples, lambda x: x[: size // 2] if x.ndim and len(x) == size else x)
-        together, alone = ([x for x in self.outputs(batch) if x.ndim] for batch in (self.examples, few))
         if size < 2:
             return 0.0
+        together, alone = ([x for x in self.outputs(batch) if x.ndim] for batch in (self.examples, few))
         change = change_of([x[: len(y)] for x, y in zip(together, alone, strict=True)], alone)
         return change if change > NOISY else 0.0
 

@@ -122,7 +122,8 @@ class Verifier:
             raise TypeError(f"tolerance={tolerance!r}: it must be a number.")
         tasks_here = len(self.protection.weights[0].added)
         if is_numbered(batches) and (unknown := [task for task in batches if not 0 <= task < tasks_here]):
-            raise ValueError(f"There is no task {unknown[0]}: {tasks_here} are remembered, and they count from 0.")
+            known = f"choose 0 to {tasks_here - 1}" if tasks_here else "none is remembered yet"
+            raise ValueError(f"There is no task {unknown[0]}: {known}.")
         message = ""
         failure: Exception | None = None
         batches = list(batches) if recall and isinstance(batches, Iterator) else batches  # they are read more than once

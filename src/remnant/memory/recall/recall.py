@@ -162,7 +162,9 @@ class Recall:
         own = {parameter for part in self._protection.own_parts for parameter in part.parameters()}
         names = {parameter: name for name, parameter in self._protection.named_parameters().items()}
         moved = [names[part.up.weight] for part in self._protection.own_parts if bool(part.up.weight.any())]
-        others = {name for parameter, name in names.items() if parameter not in own}
+        others = {name for parameter, name in names.items() if parameter not in own} & self._latest(
+            len(self.tasks)
+        ).keys()
         moved += [name for name in self._changed() if name in others]
         if moved:
             raise RuntimeError(

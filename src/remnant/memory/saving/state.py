@@ -31,8 +31,7 @@ MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError
 
 def collect(memory: GPM) -> dict[str, Any]:
     """All of the state. Sharded anchors are gathered, on the CPU, so all processes must call it."""
-    if memory._recall and memory._recall.is_training:
-        raise RuntimeError("Leave the block of memory.recalling() before you save or copy the memory.")
+    _check_not_recalling(memory)
     unsettled = memory._constraint.unsettled
     if unsettled:
         memory._constraint.settle()
@@ -64,6 +63,7 @@ def collect(memory: GPM) -> dict[str, Any]:
 
 def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     """Checks the whole state before it changes the memory."""
+    _check_not_recalling(memory)
     check_model(memory._protection)
     parameters = memory._protection.named_parameters()
     try:
@@ -73,13 +73,15 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         unsettled = saved.get("unsettled", False)  # older files lack it
         if type(unsettled) is not bool:
             raise ValueError(f"unsettled is {unsettled!r}")
-        fixed = valid.checksums(saved.get("fixed", {}))  # older files lack it
+        fixed = {} if memory._protection.sharded else valid.checksums(saved.get("fixed", {}))  # older files lack it
         kept_in_eval = list(saved["kept_in_eval"])
         if unknown := set(kept_in_eval) - {clean(name) for name, _ in memory._model.named_modules()}:
             raise ValueError(f"there is no module {unknown.pop()!r}")
         _check_schema(memory, saved, complete=tasks > 0)
         if (own := saved["settings"].get("own_rank", 0)) != memory._settings["own_rank"]:
-            raise StateError(f"The saved memory was made with own_rank={own!r}, and this one was not. Make both alike.")
+            raise StateError(
+                f"The saved memory was made with own_rank={own!r}, and this one with {memory._settings['own_rank']}."
+            )
         if (saved["recall"] is None) != (memory._recall is None):
             raise StateError(
                 "Either the saved memory or this one was made with recall=True, but not both. Make both alike."
@@ -111,6 +113,11 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         memory._buffers.hold()
     if unsettled:
         memory._constraint.restore()
+
+
+def _check_not_recalling(memory: GPM) -> None:
+    if memory._recall and memory._recall.is_training:
+        raise RuntimeError("Leave the block of memory.recalling() before you save, copy or load the memory.")
 
 
 def _read_layer(weight: ProtectedWeight, layer: Mapping[str, Any], tasks: int) -> tuple[list[Subspace], list[int]]:

@@ -79,7 +79,7 @@ class Attachment:
                     f"{name!r} did not exist or was not trainable when the memory was made, so it is not protected. Exclude "
                     "it by a pattern (new heads may be added under it at any time), or make a new memory."
                 )
-        self._parts_are_trained = False
+        self.parts_are_trained = False
         self._identities = _identities(optimizer)
         self._untrained = [parameter for parameter in trained if not parameter.requires_grad]
         self._types = {parameter.dtype for parameter in trained}
@@ -96,9 +96,9 @@ class Attachment:
             if weight.view.weight in trained and any(p not in trained for part in parts for p in part.parameters()):
                 raise ValueError(
                     f"The optimizer trains {weight.name!r} but not its own part (own_rank), which was added when the memory "
-                    "was made. Build the optimizer after the memory, from model.parameters()."
+                    "was made. Build the optimizer after the memory, from model.parameters(), or attach the part's own."
                 )
-        self._parts_are_trained = True
+        self.parts_are_trained = True
 
     def _project(self) -> None:
         if self._constraint.is_projected(self._trained):
@@ -109,11 +109,11 @@ class Attachment:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._constraint.check_steps()
-        if not self._parts_are_trained and self._constraint.protection.own_parts:
-            self._check_parts()
         # A new parameter, or one that was frozen before, may be unprotected.
         if _identities(optimizer) != self._identities or any(p.requires_grad for p in self._untrained):
             self.check()
+        if not self.parts_are_trained and self._constraint.protection.own_parts:
+            self._check_parts()
         # args[0] is the optimizer. A closure computes gradients inside the step, so they must be projected in there.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
@@ -136,6 +136,7 @@ class Attachment:
         if not self._constraint.anchors:
             return
         self._constraint.steps += 1
+        self._constraint.unmark(self._trained)
         if self._rounds.after_step(optimizer):
             return
         if self._weights.anchors is not self._constraint.anchors:  # a closure that was not called has projected nothing

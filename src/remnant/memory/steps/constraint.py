@@ -37,6 +37,8 @@ class Constraint:
     no_steps: str = ""  # the reason, while the weights in place are not those to train
     _projected: dict[Tensor, tuple[ref[Tensor], int]] = field(default_factory=dict)  # parameter → gradient, its version
 
+    _soft: tuple[int, bool] = -1, False  # the subspaces' changes, and whether a direction may then move a little
+
     @contextmanager
     def without_steps(self) -> Iterator[None]:
         """Refuses steps while a recalled network is in place: they would be lost."""
@@ -62,9 +64,12 @@ class Constraint:
 
     def mark_projected(self) -> None:
         """Notes that all gradients are projected. Soft directions must not be scaled a second time before the step."""
-        subspaces = (subspace for weight in self.protection.weights for subspace in weight.subspaces)
-        is_soft = any(bool((subspace.weights < 1).any()) for subspace in subspaces)
-        grads = {p: p.grad for p in self.protection.parameters if is_soft and p.grad is not None}
+        subspaces = [subspace for weight in self.protection.weights for subspace in weight.subspaces]
+        if (changes := sum(subspace.changes for subspace in subspaces)) != self._soft[
+            0
+        ]:  # reading weights stalls a GPU
+            self._soft = changes, any(bool((subspace.weights < 1).any()) for subspace in subspaces)
+        grads = {p: p.grad for p in self.protection.parameters if self._soft[1] and p.grad is not None}
         self._projected = {parameter: (ref(grad), grad._version) for parameter, grad in grads.items()}
 
     def is_projected(self, parameters: set[Tensor]) -> bool:
@@ -74,6 +79,10 @@ class Constraint:
         present = {p: p.grad for p in self.protection.parameters if p in parameters and p.grad is not None}
         marks = ((grad, self._projected.get(parameter)) for parameter, grad in present.items())
         return all(mark is not None and mark[0]() is grad and mark[1] == grad._version for grad, mark in marks)
+
+    def unmark(self, parameters: set[Tensor]) -> None:
+        """Forgets the marks of gradients that a step has used."""
+        self._projected = {p: mark for p, mark in self._projected.items() if p not in parameters}
 
     @torch.no_grad()
     def project(self) -> None:
@@ -88,7 +97,7 @@ class Constraint:
             torch._foreach_zero_(shards(frozen))
 
     def settle(self) -> None:
-        """Restores the weights if optimizers that take turns are in the middle of a round; not in a recalled network."""
+        """Restores the weights if optimizers that take turns are in the middle of a round. Refused in a recalled network."""
         self.check_steps()
         if self.unsettled:
             self.restore()

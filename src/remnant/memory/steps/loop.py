@@ -53,6 +53,8 @@ class Loop:
             if chosen is None or any(attachment.optimizer is found for found in chosen):
                 attachment.remove()
                 self._attached.remove(attachment)
+        for attachment in self._attached:
+            attachment.parts_are_trained = False  # perhaps by the one that is gone
         if not self._attached:
             self._buffers.release()
 
@@ -61,9 +63,8 @@ class Loop:
 
         Call it before a hand-written step. It is exact for plain SGD; after any other step, call `restore`.
         """
-        if not self._constraint.is_projected(set(self._protection.parameters)):
-            self._constraint.project()
-            self._constraint.mark_projected()
+        self._constraint.project()
+        self._constraint.mark_projected()
 
     def clip_grad_norm_(
         self,

@@ -279,7 +279,7 @@ def _why_missed(module: nn.Module, names: list[str]) -> str:
         and seen <= {None, *module.parameters()}
         and not any(module.get_parameter(n.rpartition(".")[2]) in seen for n in names)
     ):
-        return f"the rule of {type(module).__name__} returns no view of it"
+        return f"the rule of {type(module).__name__} returns no view of {'them' if len(names) > 1 else 'it'}"
     return (
         "the layer's weight is not a plain trainable parameter (it is parametrized, renormalised or fixed, or shared by "
         "layers that see it in ways that exclude each other)"

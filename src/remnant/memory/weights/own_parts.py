@@ -73,9 +73,9 @@ def add_own_parts(layers: Mapping[nn.Module, str], rank: int) -> tuple[list[OwnP
                 f"{layers[layer]!r} has an own part of rank {found.rank}: make the memory with that own_rank."
             )
     missing = [layer for layer in able if PART not in layer._modules]
+    for layer, part in [(layer, OwnPart(layer, rank)) for layer in missing]:
+        layer.add_module(PART, part)
     hooks = {layer: layer.register_forward_hook(add_to_output, with_kwargs=True) for layer in missing}
-    for layer in missing:
-        layer.add_module(PART, OwnPart(layer, rank))
     if missing and "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # compiled code would go on without the parts
     restart([cast(OwnPart, layer._modules[PART]) for layer in missing], task=0)
