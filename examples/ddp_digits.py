@@ -23,6 +23,11 @@ TASKS, EPOCHS = 3, 8
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    train()  # a function of its own: the model must be gone before its process group, or torch may deadlock
+    dist.destroy_process_group()
+
+
+def train() -> None:
     torch.manual_seed(0)  # the same network in every process
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -57,7 +62,6 @@ def main() -> None:
     assert all(map(torch.equal, bases, first)), "the processes remember different directions"
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} processes hold the same {sum(basis.shape[1] for basis in bases)} directions.")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -93,7 +93,8 @@ def test_the_tables_have_the_rows_of_the_paper() -> None:
             * 2,
             "single-epoch": everyone,
             "class-incremental": [
-                ("mnist-incremental", method) for method in ("ewc", "dgr", "dgdmn", "gpm", "analytic", "gpm")
+                ("mnist-incremental", method)
+                for method in ("ewc", "dgr", "dgdmn", "gpm", "analytic", "remnant-recall", "gpm")
             ],
             "related": [
                 *(("pmnist", method) for method in ("si", "mas", "mega-i", "mega-ii", "mer")),
