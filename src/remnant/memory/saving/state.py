@@ -23,6 +23,7 @@ from . import codec, valid
 
 if TYPE_CHECKING:
     from ..gpm import GPM
+    from ..recall.recall import Recall
 
 Memory = TypeVar("Memory", bound="GPM")
 VERSION = 2
@@ -31,7 +32,8 @@ MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError
 
 def collect(memory: GPM) -> dict[str, Any]:
     """All of the state. Sharded anchors are gathered, on the CPU, so all processes must call it."""
-    _check_not_recalling(memory)
+    if memory._recall:
+        _check_not_recalling(memory._recall)
     unsettled = memory._constraint.unsettled
     if unsettled:
         memory._constraint.settle()
@@ -63,7 +65,8 @@ def collect(memory: GPM) -> dict[str, Any]:
 
 def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     """Checks the whole state before it changes the memory."""
-    _check_not_recalling(memory)
+    if memory._recall:
+        _check_not_recalling(memory._recall)
     check_model(memory._protection)
     parameters = memory._protection.named_parameters()
     try:
@@ -115,8 +118,8 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         memory._constraint.restore()
 
 
-def _check_not_recalling(memory: GPM) -> None:
-    if memory._recall and memory._recall.is_training:
+def _check_not_recalling(recall: Recall) -> None:
+    if recall.is_training:
         raise RuntimeError("Leave the block of memory.recalling() before you save, copy or load the memory.")
 
 
