@@ -1,6 +1,7 @@
 """Gradient Projection Memory. It needs torch, numpy and safetensors, and no other room of this package."""
 
 from .audit.state import keep_in_eval_mode
+from .choices import UNSUPPORTED
 from .drift import activation_drift
 from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
@@ -18,6 +19,7 @@ from .weights.discovery import UnsupportedError
 __all__ = [
     "GPM",
     "RANK_RULES",
+    "UNSUPPORTED",
     "ConsolidationError",
     "LayerView",
     "LeakError",

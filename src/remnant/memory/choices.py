@@ -6,6 +6,7 @@ from typing import Any
 
 from .subspaces.subspace import RANK_RULES
 
+UNSUPPORTED = ("error", "freeze", "free")
 CHOICES = {
     "bias": ("augment", "freeze", "free"),
     "keep_examples": (True, False),
@@ -13,7 +14,7 @@ CHOICES = {
     "norm": ("freeze", "free", "per-task"),
     "rank_rule": RANK_RULES,
     "recall": (True, False),
-    "unsupported": ("error", "freeze", "free"),
+    "unsupported": UNSUPPORTED,
 }
 REFUSED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "sketch is {sketch!r}: it must be a positive whole number, or None for exact Gram matrices.": lambda o: (

@@ -130,7 +130,8 @@ class APD(Growing):
             small = [each.tau, each.v, *([each.shared] if self.task == 0 else ())]
             loss = loss + self.sparsity * each.tau.abs().sum() + self.decay / 2 * sum(p.square().sum() for p in small)
         for each, before in zip(self.old.values() if self.task > 0 else (), self.before, strict=False):
-            loss = loss + Retained.apply(each.shared, each.tau, each.v, before, self.sparsity, self.retention)  # type: ignore
+            terms = each.shared, each.tau, each.v, before, self.sparsity, self.retention
+            loss = loss + Retained.apply(*terms)  # type: ignore[no-untyped-call]
         return loss
 
     logits_recordable = True

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from remnant.data import Split
-from remnant.memory import GPM, RANK_RULES, StepProjector, Subspace, by_layer, is_norm
+from remnant.memory import GPM, RANK_RULES, UNSUPPORTED, StepProjector, Subspace, by_layer, is_norm
 from remnant.models import Network
 from remnant.options import Positive, Share, choice, per_layer, threshold, whole
 
 from .base import Method
 
 NORMS = ("frozen", "own", "free")
-UNSUPPORTED = ("error", "freeze", "free")
 Forward = Callable[[nn.Module, Tensor], object]
 
 

@@ -153,8 +153,7 @@ class Verifier:
         if drifted := [f"{x.drift:.0%} for {x.name}" for x in result.tasks if (x.drift or 0) > FORGOTTEN]:
             most = sorted((x for x in result.layers if x.drift), key=lambda x: -(x.drift or 0))[:3]
             named = f" The layers that drift most: {', '.join(repr(x.name) for x in most)}." if most else ""
-            subspaces = (subspace for weight in self.protection.weights for subspace in weight.subspaces)
-            soft = any(bool((subspace.weights < 1).any()) for subspace in subspaces)
+            soft = any(weight.is_soft for weight in self.protection.weights)
             reason = "directions that soft= lets move, " if soft else ""
             warnings.warn(DRIFTED.format(", ".join(drifted), reason, named), stacklevel=3)
         return result

@@ -106,7 +106,7 @@ class Recall:
         values = {p: (p if start is None else start[p]).detach().double() for w in weights for p in w.parameters}
         changeable = {parameter: value.clone() for parameter, value in values.items()}
         for weight in weights:  # a weight that is seen from two sides loses what neither side remembers
-            if any(bool((subspace.weights < 1).any()) for subspace in weight.subspaces):
+            if weight.is_soft:
                 raise ValueError(f"{weight.name!r} has directions with a weight below 1, which move. Recall needs 1.")
             pairs = zip(weight.subspaces, ranks[weight.name], strict=True)
             prefixes = [subspace.prefix(rank) for subspace, rank in pairs]
@@ -159,13 +159,11 @@ class Recall:
             raise RuntimeError(
                 "recalling() trains the task that was consolidated last. Consolidate one, and do not nest it."
             )
-        own = {parameter for part in self._protection.own_parts for parameter in part.parameters()}
         names = {parameter: name for name, parameter in self._protection.named_parameters().items()}
+        own = {names[parameter] for part in self._protection.own_parts for parameter in part.parameters()}
+        old = (self._latest(len(self.tasks)).keys() & set(names.values())) - own  # a new head has not been trained yet
         moved = [names[part.up.weight] for part in self._protection.own_parts if bool(part.up.weight.any())]
-        others = {name for parameter, name in names.items() if parameter not in own} & self._latest(
-            len(self.tasks)
-        ).keys()
-        moved += [name for name in self._changed() if name in others]
+        moved += [name for name in self._changed() if name in old]
         if moved:
             raise RuntimeError(
                 f"The next task has begun: {moved[0]!r} has changed since the last consolidate. Use recalling() before the "

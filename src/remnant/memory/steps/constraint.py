@@ -36,7 +36,6 @@ class Constraint:
     unsettled: bool = False  # whether optimizers that take turns still have to restore their weights
     no_steps: str = ""  # the reason, while the weights in place are not those to train
     _projected: dict[Tensor, tuple[ref[Tensor], int]] = field(default_factory=dict)  # parameter → gradient, its version
-
     _soft: tuple[int, bool] = -1, False  # the subspaces' changes, and whether a direction may then move a little
 
     @contextmanager
@@ -64,11 +63,10 @@ class Constraint:
 
     def mark_projected(self) -> None:
         """Notes that all gradients are projected. Soft directions must not be scaled a second time before the step."""
-        subspaces = [subspace for weight in self.protection.weights for subspace in weight.subspaces]
-        if (changes := sum(subspace.changes for subspace in subspaces)) != self._soft[
-            0
-        ]:  # reading weights stalls a GPU
-            self._soft = changes, any(bool((subspace.weights < 1).any()) for subspace in subspaces)
+        weights = self.protection.weights
+        changes = sum(subspace.changes for weight in weights for subspace in weight.subspaces)
+        if changes != self._soft[0]:  # asked only then, because the answer stalls a GPU
+            self._soft = changes, any(weight.is_soft for weight in weights)
         grads = {p: p.grad for p in self.protection.parameters if self._soft[1] and p.grad is not None}
         self._projected = {parameter: (ref(grad), grad._version) for parameter, grad in grads.items()}
 

@@ -272,13 +272,9 @@ def _why_unsupported(uncovered: dict[nn.Module, list[str]]) -> str:
 
 def _why_missed(module: nn.Module, names: list[str]) -> str:
     """Why parameters of a module that has a rule are not protected."""
-    views = views_of(module) or []
-    seen = {tensor for view in views for tensor in (view.weight, view.bias)}
-    if (
-        views
-        and seen <= {None, *module.parameters()}
-        and not any(module.get_parameter(n.rpartition(".")[2]) in seen for n in names)
-    ):
+    seen = {tensor for view in views_of(module) or [] for tensor in (view.weight, view.bias)} - {None}
+    missed = {module.get_parameter(name.rpartition(".")[2]) for name in names}
+    if seen and seen <= set(module.parameters()) and seen.isdisjoint(missed):
         return f"the rule of {type(module).__name__} returns no view of {'them' if len(names) > 1 else 'it'}"
     return (
         "the layer's weight is not a plain trainable parameter (it is parametrized, renormalised or fixed, or shared by "

@@ -77,7 +77,7 @@ def add_own_parts(layers: Mapping[nn.Module, str], rank: int) -> tuple[list[OwnP
         layer.add_module(PART, part)
     hooks = {layer: layer.register_forward_hook(add_to_output, with_kwargs=True) for layer in missing}
     if missing and "torch._dynamo" in sys.modules:
-        torch.compiler.reset()  # compiled code would go on without the parts
+        torch.compiler.reset()  # code that was compiled before leaves the parts out
     restart([cast(OwnPart, layer._modules[PART]) for layer in missing], task=0)
     return [cast(OwnPart, layer._modules[PART]) for layer in able], hooks
 

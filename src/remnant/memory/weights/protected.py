@@ -79,6 +79,11 @@ class ProtectedWeight:
     def rank(self) -> int:
         return sum(subspace.rank for subspace in self.subspaces)
 
+    @property
+    def is_soft(self) -> bool:
+        """Whether a direction has a weight below 1, so that steps may move it a little."""
+        return any(bool((subspace.weights < 1).any()) for subspace in self.subspaces)
+
     def adopt(self, subspaces: list[Subspace], added: list[int]) -> None:
         """Replaces the subspaces by grown or loaded ones."""
         self.subspaces, self.added, self._projections = subspaces, added, {}
