@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant.accelerated import fuse_activations
+from remnant.accelerated.cpu_activation import random_mask
 from remnant.accelerated.norm_pool import PARTS, _split
 from remnant.models import ReluDropout
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SHAPES = [((3, 5, 7, 9), True), ((64, 64, 29, 29), True), ((2, 8, 6, 6), False), ((64, 2048), False)]
 
 
@@ -33,37 +35,37 @@ def test_in_evaluation_mode_nothing_is_dropped(shape: tuple[int, ...], pool: boo
     assert torch.equal(ReluDropout(0.5, pool=pool).eval()(x), plain(x, pool))
 
 
-@pytest.mark.gpu
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("shape", "pool"), SHAPES)
-def test_without_dropout_it_equals_relu_and_pooling(shape: tuple[int, ...], pool: bool) -> None:
+def test_without_dropout_it_equals_relu_and_pooling(shape: tuple[int, ...], pool: bool, device: str) -> None:
     torch.manual_seed(0)
-    x = torch.randn(shape, device="cuda", requires_grad=True)
+    x = torch.randn(shape, device=device, requires_grad=True)
     ours, theirs = fused(0.0, pool=pool)(x), plain(x, pool)
     assert ours.grad_fn is not None
-    assert "Fused" in ours.grad_fn.name()
+    assert ("CPUActivation" if device == "cpu" else "Fused") in ours.grad_fn.name()
     gradient = torch.randn_like(theirs)
     assert torch.equal(ours, theirs)
     assert torch.equal(*(torch.autograd.grad(y, x, gradient)[0] for y in (ours, theirs)))
 
 
-@pytest.mark.gpu
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("shape", "pool"), SHAPES)
-def test_with_dropout_the_gradient_goes_where_the_values_came_from(shape: tuple[int, ...], pool: bool) -> None:
+def test_with_dropout_the_gradient_goes_where_the_values_came_from(shape: tuple[int, ...], pool: bool, device: str) -> None:
     torch.manual_seed(0)
-    x = torch.randn(shape, device="cuda", requires_grad=True)
+    x = torch.randn(shape, device=device, requires_grad=True)
     y = fused(0.25, pool=pool)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
     came = gradient != 0
-    assert torch.equal(gradient[came].unique(), torch.tensor([1 / 0.75], device="cuda"))
+    assert torch.equal(gradient[came].unique(), torch.tensor([1 / 0.75], device=device))
     assert int(came.sum()) == int((y > 0).sum())
     values = x.detach()[came].sort().values / 0.75
     torch.testing.assert_close(values, y.detach()[y > 0].sort().values)
 
 
-@pytest.mark.gpu
-def test_each_value_is_dropped_independently_with_the_given_probability() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_each_value_is_dropped_independently_with_the_given_probability(device: str) -> None:
     torch.manual_seed(0)
-    x = torch.ones(1000, 1000, device="cuda")
+    x = torch.ones(1000, 1000, device=device)
     layer = fused(0.3)
     first, second = (layer(x) > 0 for _ in range(2))
     for kept in (first, second):
@@ -73,12 +75,22 @@ def test_each_value_is_dropped_independently_with_the_given_probability() -> Non
     assert torch.equal(layer(x) > 0, first)
 
 
-@pytest.mark.gpu
-def test_nan_stays_nan() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_nan_stays_nan(device: str) -> None:
     for pool in (True, False):
-        x = torch.zeros(1, 2, 4, 4, device="cuda")
+        x = torch.zeros(1, 2, 4, 4, device=device)
         x[0, 0, 1, 1] = float("nan")
         assert fused(0.0, pool=pool)(x).isnan().any()
+
+
+def test_a_cpu_draws_masks_in_the_layout_of_the_images() -> None:
+    torch.manual_seed(0)
+    images = torch.ones(8, 16, 15, 15).to(memory_format=torch.channels_last)
+    mask = random_mask(images, 0.8)
+    assert mask.stride() == images.stride()
+    shares = mask.float().mean((1, 2, 3)), mask.float().mean((0, 2, 3)), mask.float().mean((0, 1))
+    for share, values in zip(shares, (16 * 225, 8 * 225, 8 * 16), strict=True):
+        assert share.sub(0.8).abs().max() < 5 * (0.16 / values) ** 0.5
 
 
 def by_the_batch(features: int, device: str = "cpu") -> nn.BatchNorm1d:

@@ -7,6 +7,7 @@ from remnant.methods import Method
 from remnant.training import EagerSteps, Steps, Trainer, Work
 
 from . import fused_mlp
+from .cpu_products import use_fast_products
 from .cuda_graph import CapturedSteps
 from .manual_backward import ManualBackwardSteps, is_linear_chain
 
@@ -24,8 +25,10 @@ class FastestTrainer(Trainer):
 
     def steps(self, method: Method, train: Split) -> Work[Steps]:
         batch, on_cpu = self.schedule.batch, method.device.type == "cpu"
-        if self.kind == "auto" and on_cpu and is_linear_chain(method):
-            return ManualBackwardSteps(method, train, batch)
+        if self.kind == "auto" and on_cpu:
+            if is_linear_chain(method):
+                return ManualBackwardSteps(method, train, batch)
+            use_fast_products(method.network)
         if self.kind == "auto" and not on_cpu and fused_mlp.fits(method, batch):
             fused = fused_mlp.FusedSteps(method, train, batch)
             yield fused.compile

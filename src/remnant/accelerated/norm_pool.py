@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from remnant.models import ReluDropout
 
+from .cpu_activation import CPUActivation
+
 BLOCK = 1024
 FEATURES = 16  # per block of threads, with all their rows
 # The most rows a block holds, and the number that smaller batches are rounded up to: the last batch of an epoch then seldom
@@ -38,7 +40,7 @@ def _kernels() -> Any:
 
 
 def fuse_activations(network: nn.Module) -> None:
-    """Makes every `ReluDropout` of the network use these kernels where they apply: in training, on a GPU, in float32.
+    """Makes every `ReluDropout` of the network use a faster form where one applies: in training, in float32.
 
     Dropout then draws other random numbers than PyTorch's, from the same distribution.
     """
@@ -49,10 +51,14 @@ def fuse_activations(network: nn.Module) -> None:
 
 def _fused_activation(layer: ReluDropout, x: Tensor, norm: nn.Module | None) -> Tensor | None:
     """The layer's output, or None where no kernel applies."""
-    applies = layer.training and 0 <= layer.rate < 1 and x.is_cuda and x.dtype == torch.float32 and _has_triton
+    applies = layer.training and 0 <= layer.rate < 1 and x.dtype == torch.float32
     if not applies or torch._C._are_functorch_transforms_active():
         return None
     keep = 1 - layer.rate
+    if x.device.type == "cpu":
+        return cast(Tensor, CPUActivation.apply(x if norm is None else norm(x), keep, layer.pool))  # type: ignore[no-untyped-call]
+    if not (x.is_cuda and _has_triton):
+        return None
     if norm is not None and _can_normalise(norm, x, layer.pool):
         operation = NormalisedPool if layer.pool else Normalised
         return cast(Tensor, operation.apply(x, norm.weight, norm.bias, _seed(x), norm.eps, keep))  # type: ignore[no-untyped-call]

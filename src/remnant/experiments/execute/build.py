@@ -39,8 +39,7 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
             parameter.data = parameter.data.to(memory_format=torch.channels_last)  # faster convolutions
         if examples is not None:
             _check_inputs(network, Split.of(examples, examples[:, :0]).to("cpu").x, name)  # as runs have them
-        if device.type == "cuda":
-            fuse_activations(network)
+        fuse_activations(network)
         name = settings.method
         method = METHODS[name](network.to(device), **settings.options)
         if settings.optimizer:
