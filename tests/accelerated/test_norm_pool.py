@@ -50,7 +50,9 @@ def test_without_dropout_it_equals_relu_and_pooling(shape: tuple[int, ...], pool
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("shape", "pool"), SHAPES)
-def test_with_dropout_the_gradient_goes_where_the_values_came_from(shape: tuple[int, ...], pool: bool, device: str) -> None:
+def test_with_dropout_the_gradient_goes_where_the_values_came_from(
+    shape: tuple[int, ...], pool: bool, device: str
+) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, device=device, requires_grad=True)
     y = fused(0.25, pool=pool)(x)
