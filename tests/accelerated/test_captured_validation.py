@@ -63,7 +63,7 @@ def learner(kind: type[Method] | str, norm: str = "batch", device: str = "cpu", 
     kind = METHODS[kind] if isinstance(kind, str) else kind
     options = {} if norm == "none" else {"width": 3, "norm": norm}
     net = build("mlp" if norm == "none" else "alexnet", input_shape=SHAPE, classes=[3, 3], seed=0, **options)
-    fuse_activations(net)  # has no effect on a CPU
+    fuse_activations(net)
     return kind(net.to(device, **how), lr=0.05, **OPTIONS.get(kind.name, {}))
 
 

@@ -298,7 +298,7 @@ def spawned(*words: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=10)  # its children hold its pipes: this ends with the last of them
 
 
-def wait_for(condition: Any, seconds: float = 60) -> None:
+def wait_for(condition: Any, seconds: float = 150) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

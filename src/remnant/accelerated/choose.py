@@ -10,6 +10,7 @@ from . import fused_mlp
 from .cpu_products import use_fast_products
 from .cuda_graph import CapturedSteps
 from .manual_backward import ManualBackwardSteps, is_linear_chain
+from .norm_pool import fuse_activations
 
 STEP_KINDS = ("auto", "captured", "eager")
 
@@ -25,9 +26,10 @@ class FastestTrainer(Trainer):
 
     def steps(self, method: Method, train: Split) -> Work[Steps]:
         batch, on_cpu = self.schedule.batch, method.device.type == "cpu"
+        if self.kind == "auto" and on_cpu and is_linear_chain(method):
+            return ManualBackwardSteps(method, train, batch)
+        fuse_activations(method.network)
         if self.kind == "auto" and on_cpu:
-            if is_linear_chain(method):
-                return ManualBackwardSteps(method, train, batch)
             use_fast_products(method.network)
         if self.kind == "auto" and not on_cpu and fused_mlp.fits(method, batch):
             fused = fused_mlp.FusedSteps(method, train, batch)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from remnant.accelerated import fuse_activations
 from remnant.data import BUILT_IN, Split, Stream, load_stream
 from remnant.errors import RunError, UserError
 from remnant.memory import UnsupportedError
@@ -39,7 +38,6 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
             parameter.data = parameter.data.to(memory_format=torch.channels_last)  # faster convolutions
         if examples is not None:
             _check_inputs(network, Split.of(examples, examples[:, :0]).to("cpu").x, name)  # as runs have them
-        fuse_activations(network)
         name = settings.method
         method = METHODS[name](network.to(device), **settings.options)
         if settings.optimizer:
