@@ -23,7 +23,7 @@ class Histogram:
 
     def __init__(self) -> None:
         self._width = 2.0**SMALLEST / HALF  # a power of two, so the counts are exact and do not depend on the batches
-        self._counts = torch.zeros(2 * HALF, dtype=torch.int64)
+        self._counts = torch.zeros(2 * HALF, dtype=torch.int64, device="cpu")
 
     def add(self, values: Tensor) -> None:
         if not values.numel():

@@ -78,7 +78,7 @@ class Probe:
             found = self._test(untested, change) if untested and self.examples is not None else {}
         if change is not None:
             return found
-        counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32))
+        counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32, device="cpu"))
         return {weight: found.get(weight, 0.0) for weight, count in zip(self._weights, counts, strict=True) if count}
 
     def _test(self, weights: Weights, change: Change | None) -> Found:
@@ -161,7 +161,7 @@ class Probe:
         """How far rounding alone may move each output. Where types differ, rounding errors show which outputs they reach."""
         fine = self.finest_rounding
         if self._coarsest <= self._finest or not before:
-            return torch.full((len(before),), fine)
+            return torch.full((len(before),), fine, device="cpu")
         coarse = [p for p in self.model.parameters() if p.is_floating_point() and _eps(p) > self._finest]
         with restored(coarse):
             for parameter in coarse:
@@ -245,5 +245,5 @@ def _eps(tensor: Tensor) -> float:
 
 def _jittered(x: Tensor) -> Tensor:
     """A tensor with an error of up to one unit in the last place."""
-    signs = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).sign().to(x.device)
+    signs = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), device="cpu").sign().to(x.device)
     return (x.double() * sharded_like(1 + _eps(x) * signs, x)).to(x.dtype)

@@ -165,7 +165,7 @@ def _matter(probe: Probe, tensors: Collection[Tensor], batch: Any = None) -> boo
 
 def _other_value(tensor: Tensor) -> Tensor:
     if tensor.is_floating_point() or tensor.is_complex():
-        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
         return tensor + (noise.to(tensor.device) * SIZE * tensor.abs().double().square().mean().sqrt().clamp(min=SIZE))
     backwards = tensor.flatten().flip(0).reshape(tensor.shape)  # so that indices stay in their range
     if not torch.equal(backwards, tensor):

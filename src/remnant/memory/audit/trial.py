@@ -119,7 +119,7 @@ class Trial:
         generator = torch.Generator().manual_seed(1)
         rounded = {}
         for parameter, x in unseen.items():
-            noise = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(parameter.device)
+            noise = torch.randn(x.shape, generator=generator, dtype=torch.float64, device="cpu").to(parameter.device)
             rounded[parameter] = x + torch.finfo(parameter.dtype).eps * x.abs().max() * sharded_like(noise, parameter)
         return relative_changes(*(self._outputs_with(changes, weights) for changes in (unseen, rounded)))
 
@@ -142,7 +142,7 @@ class Trial:
 
 def _beside_used(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:
     """Moves unused rows of a table beside used ones, where a search for the nearest row may choose them instead."""
-    used = torch.cat([part.flatten() for part in rows]).unique() if rows else torch.zeros(0)
+    used = torch.cat([part.flatten() for part in rows]).unique() if rows else torch.zeros(0, device="cpu")
     if not len(used):
         return LARGER * stack
     now = weight.view.matrix(whole(weight.view.weight.detach())).double()
@@ -153,12 +153,12 @@ def _beside_used(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> 
 def relative_changes(before: list[Tensor], after: list[Tensor]) -> Tensor:
     """Returns the relative change of each output; for whole numbers, the share that differs."""
     if [x.shape for x in before] != [x.shape for x in after]:
-        return torch.full((max(1, len(before)),), torch.inf)
+        return torch.full((max(1, len(before)),), torch.inf, device="cpu")
     changes = []
     for x, y in zip(before, after, strict=True):
         finite, y = x.isfinite(), y.to(x.device)
         if not torch.equal(finite, y.isfinite()):
-            changes.append(torch.inf)
+            changes.append(torch.inf, device="cpu")
         elif x.is_floating_point():
             parts = [finite]
             if bool((x.abs() > HUGE).any()):  # huge outputs would hide what the others do
@@ -166,7 +166,7 @@ def relative_changes(before: list[Tensor], after: list[Tensor]) -> Tensor:
             changes.append(max(float((x - y)[part].norm() / x[part].norm().clamp(min=ZERO)) for part in parts))
         else:
             changes.append(float((x != y).double().mean()))
-    return torch.tensor(changes, dtype=torch.float64)
+    return torch.tensor(changes, dtype=torch.float64, device="cpu")
 
 
 def percent(change: float) -> str:

@@ -143,7 +143,7 @@ class Verifier:
             message = message or (self._unexplained(last) if last else "") or uncovered
         except Exception as error:
             failure = error  # raised below: the other processes must know first, since they wait for this one
-        failed = int(summed(torch.tensor(bool(failure or message))))
+        failed = int(summed(torch.tensor(bool(failure or message), device="cpu")))
         if failure is not None:
             raise failure
         if failed:

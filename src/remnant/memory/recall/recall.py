@@ -230,7 +230,7 @@ class Recall:
     @torch.no_grad()
     def mean_loss(self, batches: Any, forward: Forward, loss: Loss, task: int | None = None) -> float:
         """The mean loss over batches, of today's network or of a recalled task's."""
-        total, count = torch.zeros((), dtype=torch.float64), 0
+        total, count = torch.zeros((), dtype=torch.float64, device="cpu"), 0
         model = self._protection.model
         device = next(model.parameters()).device
         with eager_eval(model), nullcontext() if task is None else self.reading(task):
@@ -239,7 +239,7 @@ class Recall:
                 examples = len(next(tensors_in(batch)))
                 total += examples * loss(forward(model, on_device), on_device).double().cpu()
                 count += examples
-        total, count = summed(total), int(summed(torch.tensor(count)))
+        total, count = summed(total), int(summed(torch.tensor(count, device="cpu")))
         return float(total) / max(1, count)
 
 

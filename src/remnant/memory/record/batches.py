@@ -79,7 +79,7 @@ def all_tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
 def spread_examples(batch: Any, count: int) -> Any:
     """Copies of `count` examples that lie evenly over a batch."""
     size = next((len(x) for x in tensors_in(batch) if x.ndim), 0)
-    places = torch.linspace(0, size - 1, min(size, count)).long()
+    places = torch.linspace(0, size - 1, min(size, count), device="cpu").long()
     whole = map_tensors(batch, lambda x: x.to_dense() if "sparse" in str(x.layout) else x)
     few = map_tensors(
         whole, lambda x: x[places.to(x.device)] if x.ndim and not x.is_nested and len(x) == size else x.clone()

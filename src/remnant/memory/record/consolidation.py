@@ -171,7 +171,7 @@ def gather(
         count = recorder.record_rows(protection.model, sinks, turns, forward, examples)
     except Exception as error:
         failure = error  # raised below: the other processes must know first, since they wait for this one
-    failures, count = summed(torch.tensor([failure is not None, count])).tolist()
+    failures, count = summed(torch.tensor([failure is not None, count], device="cpu")).tolist()
     if failure is not None:
         raise failure
     if failures:
@@ -206,7 +206,7 @@ def filling(grams: Grams, protection: Protection, batches: InStep) -> Sinks:
 def share_grams(grams: Grams) -> None:
     """Sums the Grams over all processes."""
     for gram in grams.values():
-        gram.replace(summed(gram.matrix()), int(summed(torch.tensor(gram.count))))
+        gram.replace(summed(gram.matrix()), int(summed(torch.tensor(gram.count, device="cpu"))))
 
 
 def grow(
@@ -240,7 +240,9 @@ def grow(
 
 def too_coarse(weights: Weights, grams: Grams, thresholds: Mapping[str, float]) -> list[str]:
     """Names the layers whose sketch lacks more than 1 − ε of the energy. A process knows about those that it has grown."""
-    lacking = summed(torch.tensor([int(grams[w.name].missing > 1 - thresholds[w.name] + ROUNDING) for w in weights]))
+    lacking = summed(
+        torch.tensor([int(grams[w.name].missing > 1 - thresholds[w.name] + ROUNDING) for w in weights], device="cpu")
+    )
     return [weight.name for weight, count in zip(weights, lacking.tolist(), strict=True) if count]
 
 

@@ -54,6 +54,12 @@ def _used_rows(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     """The numbers of the rows that an embedding's own forward reads: those with a gradient."""
     with torch.enable_grad():
         numbers = [x for x in tensors_in(site.module.forward(*args, **kwargs)) if x.requires_grad]
-        weights = [torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x) + 1 for x in numbers]
+        weights = [
+            torch.rand(x.shape, generator=torch.Generator().manual_seed(0), device="cpu").to(x) + 1 for x in numbers
+        ]
         (gradient,) = torch.autograd.grad(numbers, [site.view.weight], weights, allow_unused=True)
-    return torch.zeros(0).long() if gradient is None else gradient.to_dense().abs().sum(dim=1).nonzero().flatten()
+    return (
+        torch.zeros(0, device="cpu").long()
+        if gradient is None
+        else gradient.to_dense().abs().sum(dim=1).nonzero().flatten()
+    )

@@ -127,7 +127,7 @@ def _read_header(file: BufferedReader) -> tuple[dict[str, Any], dict[str, _Place
 
 
 def _read_tensor(file: BufferedReader, place: _Place) -> Tensor:
-    tensor = torch.empty(place.shape, dtype=place.dtype)
+    tensor = torch.empty(place.shape, dtype=place.dtype, device="cpu")
     file.seek(place.start)
     if file.readinto(_bytes_of(tensor)) != tensor.nbytes:
         raise ValueError("it became shorter while it was read")

@@ -177,7 +177,7 @@ def save(memory: GPM, path: Path) -> None:
             write_file(path, *pieces)
     finally:
         if sharded:
-            summed(torch.zeros(1))  # the other processes may read the file at once
+            summed(torch.zeros(1, device="cpu"))  # the other processes may read the file at once
 
 
 def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdSetting | None) -> Memory:

@@ -208,7 +208,7 @@ def _descending(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def _lanczos(matrix: Tensor, enough: float, most: int) -> tuple[Tensor, Tensor] | None:
     """Block Lanczos: grows an orthonormal basis V of the Krylov space of a random block until its Ritz pairs are exact."""
     n = matrix.shape[0]
-    start = torch.randn(n, LANCZOS_BLOCK, generator=torch.Generator().manual_seed(n), dtype=matrix.dtype)
+    start = torch.randn(n, LANCZOS_BLOCK, generator=torch.Generator().manual_seed(n), dtype=matrix.dtype, device="cpu")
     block = torch.linalg.qr(start.to(matrix.device))[0]
     columns = matrix.new_empty(n, most + LANCZOS_BLOCK)
     small = matrix.new_zeros(most + LANCZOS_BLOCK, most + LANCZOS_BLOCK)  # VᵀGV
@@ -274,7 +274,7 @@ def span_everything(rows: list[Tensor], eps: float) -> bool:
     """Whether `outside_rows` would leave nothing, because some of the rows already reach every direction of every group."""
     groups, _, size = rows[0].shape if rows and rows[0].is_floating_point() else (0, 0, 0)
     step = max(1, sum(part.shape[1] for part in rows) // max(1, ENOUGH_TO_SPAN * size))
-    some = torch.cat([part[:, ::step] for part in rows], dim=1) if groups else torch.zeros(0, 0, 1)
+    some = torch.cat([part[:, ::step] for part in rows], dim=1) if groups else torch.zeros(0, 0, 1, device="cpu")
     tolerance = min(8 * eps, 1e-3)
     if some.shape[1] < size or not groups or tolerance < 1e-7:
         return False

@@ -65,7 +65,9 @@ class Sketch:
 
 def random_vectors(size: int, width: int, device: torch.device, *, seed: int = 0) -> Tensor:
     """Ω with orthonormal columns, the same in all processes."""
-    gaussian = torch.randn(size, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    gaussian = torch.randn(
+        size, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu"
+    )
     place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
     q: Tensor = torch.linalg.qr(gaussian.to(place))[0]
     return q

@@ -119,7 +119,9 @@ class InStep:
                 batch, failure = ENDED, error  # raised below: the other processes wait for this one
             self.own = batch is not ENDED
             last = batch if self.own else last
-            running, without = summed(torch.tensor([int(self.own), int(failure is not None or last is ENDED)])).tolist()
+            running, without = summed(
+                torch.tensor([int(self.own), int(failure is not None or last is ENDED)], device="cpu")
+            ).tolist()
             if failure is not None:
                 raise failure
             if without and running:

@@ -101,5 +101,5 @@ def restart(adapters: Iterable[Adapter], weights: Weights, task: int) -> None:
         remaining = max(weight.capacity - weight.rank, 1) / weight.capacity
         # The projection shortens the rows; then they are as long as those of a new layer.
         bound = 1 / sqrt(prod(down.shape[1:]) * remaining)
-        down.copy_(torch.empty(down.shape).uniform_(-bound, bound, generator=generator))
+        down.copy_(torch.empty(down.shape, device="cpu").uniform_(-bound, bound, generator=generator))
         weight.restore({down: torch.zeros_like(down)})  # leaves A·(I − M·Mᵀ)

@@ -33,16 +33,16 @@ class OwnPart(nn.Module):
         self.rank = rank
         self.down: Any
         self.up: Any
+        like: Any = {"bias": False, "device": layer.weight.device, "dtype": layer.weight.dtype}
         if type(layer) is nn.Linear:
-            self.down = nn.Linear(layer.in_features, rank, bias=False)
-            self.up = nn.Linear(rank, layer.out_features, bias=False)
+            self.down = nn.Linear(layer.in_features, rank, **like)
+            self.up = nn.Linear(rank, layer.out_features, **like)
         else:
             names = ["kernel_size", "stride", "padding", "dilation", "padding_mode"]
             names += ["output_padding"] if isinstance(layer, nn.modules.conv._ConvTransposeNd) else []
             geometry = {name: getattr(layer, name) for name in names}
-            self.down = type(layer)(layer.in_channels, rank, bias=False, **geometry)
-            self.up = CONVOLUTIONS[type(layer)](rank, layer.out_channels, 1, bias=False)
-        self.to(device=layer.weight.device, dtype=layer.weight.dtype)
+            self.down = type(layer)(layer.in_channels, rank, **geometry, **like)
+            self.up = CONVOLUTIONS[type(layer)](rank, layer.out_channels, 1, **like)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Takes what the layer takes: its input, and for a transposed convolution its `output_size`."""
@@ -93,7 +93,7 @@ def restart(parts: Iterable[OwnPart], task: int, optimizers: Iterable[Optimizer]
         down = part.down.weight
         part.up.weight.zero_()
         spread = sqrt(part.rank / down.numel())  # one over the root of V's inputs
-        down.copy_(torch.randn(down.shape, generator=generator) * spread)
+        down.copy_(torch.randn(down.shape, generator=generator, device="cpu") * spread)
         for optimizer in optimizers:
             optimizer.state.pop(down, None)
             optimizer.state.pop(part.up.weight, None)
