@@ -20,6 +20,8 @@ POOL = object()  # stands for the memory pool
 
 
 class Graph(TorchDispatchMode):
+    may_draw = False  # a CPU's random numbers would be other ones in a replay
+
     def __init__(self) -> None:
         super().__init__()
         self.recorded: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]] = []
@@ -37,7 +39,8 @@ class Graph(TorchDispatchMode):
             raise RuntimeError("operation failed due to a previous error during capture")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if func in TO_THE_HOST or torch.Tag.nondeterministic_seeded in func.tags:
+        draws = torch.Tag.nondeterministic_seeded in func.tags and not self.may_draw
+        if func in TO_THE_HOST or draws:
             self.broken = True
             raise RuntimeError(f"operation not permitted when stream is capturing\n{func}")
         made = func(*args, **(kwargs or {}))
