@@ -31,6 +31,15 @@ def test_a_saved_memory_is_the_memory_bit_for_bit(memory: GPM, net: Net, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["memory.safetensors"]
 
 
+def test_a_memory_is_loaded_within_autocast(memory: GPM, net: Net, tmp_path: Path) -> None:
+    train(net, memory.attach(adamw(net)), data())
+    memory.consolidate(data())
+    memory.save(tmp_path / "memory")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loaded = GPM.load(tmp_path / "memory", copy.deepcopy(net))
+    assert same(loaded.state_dict(), memory.state_dict())
+
+
 def test_a_memory_of_no_task_can_be_saved(net: Net, tmp_path: Path) -> None:
     GPM(net).save(tmp_path / "empty")
     assert len(GPM.load(str(tmp_path / "empty"), net)) == 0

@@ -47,7 +47,8 @@ def directions(name: str, value: Any, capacity: int) -> Tensor:
         raise ValueError(f"{name} is not a matrix of float32 or float64")
     if value.shape[0] != capacity or value.shape[1] > capacity:
         raise ValueError(f"{name} has the shape {tuple(value.shape)} for {capacity} inputs")
-    error = (value.mT @ value - torch.eye(value.shape[1], dtype=value.dtype, device=value.device)).abs()
+    exact = value.double()  # neither autocast nor TF32 rounds these products
+    error = (exact.mT @ exact - torch.eye(exact.shape[1], dtype=exact.dtype, device=exact.device)).abs()
     if not bool((error <= ORTHONORMAL * capacity**0.5 * torch.finfo(value.dtype).eps).all()):  # NaN fails, too
         raise ValueError(f"{name} has columns that are not orthonormal")
     return value
