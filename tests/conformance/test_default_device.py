@@ -47,7 +47,9 @@ def elsewhere() -> Iterator[None]:
 
 
 def learn(memory: remnant.GPM, model: nn.Module, batches: list[Tensor]) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1
+    )  # its state is where its weights are
     memory.attach(optimizer)
     for x in batches:
         for _ in range(3):

@@ -29,7 +29,7 @@ def network() -> nn.Sequential:
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, steps: int = 6) -> None:
     for _ in range(steps):
         optimizer.zero_grad()
-        F.mse_loss(model(x), torch.ones(len(x), 4)).backward()
+        F.mse_loss(model(x), torch.ones(len(x), 4, dtype=x.dtype)).backward()
         optimizer.step()
 
 

@@ -158,7 +158,7 @@ def relative_changes(before: list[Tensor], after: list[Tensor]) -> Tensor:
     for x, y in zip(before, after, strict=True):
         finite, y = x.isfinite(), y.to(x.device)
         if not torch.equal(finite, y.isfinite()):
-            changes.append(torch.inf, device="cpu")
+            changes.append(torch.inf)
         elif x.is_floating_point():
             parts = [finite]
             if bool((x.abs() > HUGE).any()):  # huge outputs would hide what the others do
