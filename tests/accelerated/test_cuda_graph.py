@@ -49,6 +49,7 @@ def test_steps_of_projection_methods_can_be_captured(
     """With a graph that records on a CPU. It cannot draw random numbers, so there is no mixup and no dropout."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 1))
     monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
     shape, small = (
         ((12,), {"hidden": (10, 9)}) if network == "mlp" else ((3, 19, 19), {"width": 2, "dropout": (0.0, 0.0)})
@@ -86,6 +87,7 @@ def test_graphs_of_any_length_make_up_the_epoch(rows: int, monkeypatch: pytest.M
     """With a graph that records and recomputes on a CPU. A step has ten rows; a last batch of one row is left out."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 1))
     monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
     generator = torch.Generator().manual_seed(rows)
     data = Split.of(torch.randn(rows, 1, 6, 6, generator=generator), torch.randint(0, 3, (rows,), generator=generator))
@@ -111,6 +113,7 @@ def test_other_runs_may_continue_between_the_parts_of_a_capture(monkeypatch: pyt
     """Warm-up, first steps, a collection, a graph for several batches, one for the short batch: each in its own turn."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 1))
     monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
     done: list[str] = []
     monkeypatch.setattr("gc.collect", lambda: done.append("collected"))

@@ -225,6 +225,7 @@ def pretend_gpu() -> Iterator[torch.device]:
         "set_stream": lambda stream: None,
         "CUDAGraph": Graph,
         "graph_pool_handle": lambda: POOL,
+        "mem_get_info": lambda device=None: (1, 1),
     }
     overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
     with ExitStack() as stack:

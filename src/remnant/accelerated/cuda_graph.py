@@ -86,6 +86,7 @@ class CapturedSteps(Steps):
         yield None
         # Frees the last task's graphs. One collection serves all graphs: it visits every object, and torch alone has 250,000.
         gc.collect()
+        _return_spare_memory(self.x.device)
         yield None
         pool = torch.cuda.graph_pool_handle()
         for rows in self.lengths:
@@ -119,6 +120,13 @@ def _steps_per_graph(steps: int) -> int:
     """The length with the fewest captured steps plus started graphs: about the square root of an epoch's steps."""
     lengths = range(1, min(LONGEST, max(1, steps)) + 1)
     return min(lengths, key=lambda n: n + bool(steps % n) + steps // n + steps % n)
+
+
+def _return_spare_memory(device: torch.device) -> None:
+    """Gives back what torch keeps of freed graphs, once half of the device is taken: a later capture could not do it."""
+    free, total = torch.cuda.mem_get_info(device)
+    if free < total / 2:
+        torch.cuda.empty_cache()  # all runs wait for that
 
 
 def can_capture_validation(method: Method) -> bool:

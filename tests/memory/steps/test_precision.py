@@ -11,6 +11,7 @@ from small_net import data, train
 from torch import nn
 
 from remnant import GPM
+from remnant.memory.subspaces.projection import Projection
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
@@ -67,3 +68,15 @@ def test_rounding_does_not_add_up_over_many_steps_of_plain_sgd() -> None:
     train(model, optimizer, x + 0.1, steps=1000)
     (check,) = memory.verify().layers
     assert 0 < check.leak <= max(1e-6, check.rounding)
+
+
+@pytest.mark.gpu
+def test_a_wide_layer_is_projected_by_split_products_that_do_not_leak() -> None:
+    model = nn.Linear(4096, 4096, bias=False).cuda()
+    memory = GPM(model, threshold=0.999)
+    memory.consolidate(data(rank=512, count=2048, width=4096))
+    assert Projection(list(memory.subspaces.values()), 4096, torch.float32, model.weight.device).split
+    optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=1e-3))
+    train(model, optimizer, torch.randn(64, 4096).cuda(), steps=20)
+    assert memory.verify().worst < 1e-5
+    assert torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant import Subspace
+from remnant.memory.subspaces import projection as projections
 from remnant.memory.subspaces.axes import AxisSubspace
 from remnant.memory.subspaces.gram import Energy, Gram
 from remnant.memory.subspaces.projection import Projection
@@ -253,3 +256,29 @@ def test_lanczos_is_not_tried_for_white_noise(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("remnant.memory.subspaces.gram._lanczos", None)
     data = torch.randn(4000, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert len(Energy(data.mT @ data).spectrum(0.9 * float(data.square().sum()))[0]) == 400
+
+
+@pytest.mark.parametrize("form", ["low-rank", "complement"])
+def test_split_products_leak_as_little_as_those_of_float32(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products lose the low bits of all factors here, as TF32 products do on a GPU."""
+    product = projections._product
+
+    def in_tf32(base: Tensor | None, x: Tensor, y: Tensor, *options: Any) -> Tensor:
+        return product(base, projections._split(x)[0], projections._split(y)[0], *options)
+
+    torch.manual_seed(0)
+    subspace = grown(200, (0, 80), threshold=1.0)
+    projection = Projection([subspace], 50, torch.float32, torch.device("cpu"), form=form)
+    x, start = torch.randn(1, 50, 200), torch.randn(1, 50, 200)
+    expected = subspace.remove(x[0].double())
+    monkeypatch.setattr(projections, "_product", in_tf32)
+    leaks = []
+    for projection.split in (False, True):
+        inside = projection.remove(x)[0].double() @ subspace.basis
+        leaks.append(float(inside.norm() / x.norm()))
+    assert leaks[0] > 5e-5
+    assert leaks[1] < 1e-6
+    torch.testing.assert_close(projection.remove_(x.clone())[0].double(), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        projection.restore_(start + x, start)[0].double(), start[0] + expected, atol=1e-5, rtol=0
+    )
