@@ -84,8 +84,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         numbers = tuple(int(word) for word in text.removesuffix(",").split(","))
     except ValueError:
         raise UserError(f"--seeds {shown}: write how many (5), or which (1,3).") from None
-    if any(number < 0 for number in numbers) or ("," not in text and numbers[0] < 1):
-        raise UserError(f"--seeds {shown}: at least one seed is needed, and none may be negative.")
+    if min(numbers) < 0:
+        raise UserError(f"--seeds {shown}: a seed is at least 0.")
+    if "," not in text and numbers == (0,):
+        raise UserError("--seeds 0: this asks for no seed. For the single seed 0, write --seeds 1.")
     if max(numbers) > LARGEST_SEED:
         raise UserError(f"--seeds {shown}: a seed is at most {LARGEST_SEED:,}.")
     if "," in text:

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,20 +126,11 @@ def prepare_torch(device: torch.device, *, deterministic: bool, tf32: bool) -> N
         os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "128")  # kB, the same size; with more, layers with a bias warn
     if deterministic != torch.are_deterministic_algorithms_enabled():  # setting it loads torch's compiler: seconds
         torch.use_deterministic_algorithms(deterministic)
-    if device.type == "cuda":
-        _decompose_once(device)
     if device.type == "cpu":
         torch.set_num_threads(1)  # a second thread slows small models down, a second process does not
         if sys.platform == "linux" and (set_malloc := getattr(ctypes.CDLL(None), "mallopt", None)):
             for option, size in MALLOC:
                 set_malloc(option, size)
-
-
-@cache
-def _decompose_once(device: torch.device) -> None:
-    """cuSOLVER rounds the first eigenvectors of a process in another way than all later ones, so no run gets those."""
-    rows = torch.randn(300, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
-    torch.linalg.eigh(rows @ rows.mT)
 
 
 @dataclass(frozen=True, eq=False)
