@@ -11,6 +11,7 @@ from small_net import data, train
 from torch import nn
 
 from remnant import GPM
+from remnant.memory.subspaces import split_products
 from remnant.memory.subspaces.projection import Projection
 
 
@@ -75,7 +76,8 @@ def test_a_wide_layer_is_projected_by_split_products_that_do_not_leak() -> None:
     model = nn.Linear(4096, 4096, bias=False).cuda()
     memory = GPM(model, threshold=0.999)
     memory.consolidate(data(rank=512, count=2048, width=4096))
-    assert Projection(list(memory.subspaces.values()), 4096, torch.float32, model.weight.device).split
+    projection = Projection(list(memory.subspaces.values()), 4096, torch.float32, model.weight.device)
+    assert projection.bmm is split_products.bmm
     optimizer = memory.attach(torch.optim.AdamW(model.parameters(), lr=1e-3))
     train(model, optimizer, torch.randn(64, 4096).cuda(), steps=20)
     assert memory.verify().worst < 1e-5

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from remnant import Subspace
-from remnant.memory.subspaces import projection as projections
+from remnant.memory.subspaces import split_products
 from remnant.memory.subspaces.axes import AxisSubspace
 from remnant.memory.subspaces.gram import Energy, Gram
 from remnant.memory.subspaces.projection import Projection
@@ -261,19 +259,21 @@ def test_lanczos_is_not_tried_for_white_noise(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("form", ["low-rank", "complement"])
 def test_split_products_leak_as_little_as_those_of_float32(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products lose the low bits of all factors here, as TF32 products do on a GPU."""
-    product = projections._product
+    bmm, baddbmm = torch.bmm, torch.baddbmm
 
-    def in_tf32(base: Tensor | None, x: Tensor, y: Tensor, *options: Any) -> Tensor:
-        return product(base, projections._split(x)[0], projections._split(y)[0], *options)
+    def in_tf32(x: Tensor) -> Tensor:
+        return split_products.split(x)[0]
 
     torch.manual_seed(0)
     subspace = grown(200, (0, 80), threshold=1.0)
     projection = Projection([subspace], 50, torch.float32, torch.device("cpu"), form=form)
     x, start = torch.randn(1, 50, 200), torch.randn(1, 50, 200)
     expected = subspace.remove(x[0].double())
-    monkeypatch.setattr(projections, "_product", in_tf32)
+    monkeypatch.setattr(torch, "bmm", lambda x, y, **to: bmm(in_tf32(x), in_tf32(y), **to))
+    monkeypatch.setattr(torch, "baddbmm", lambda base, x, y, **to: baddbmm(base, in_tf32(x), in_tf32(y), **to))
     leaks = []
-    for projection.split in (False, True):
+    for products in (torch, split_products):
+        projection.bmm, projection.baddbmm = products.bmm, products.baddbmm
         inside = projection.remove(x)[0].double() @ subspace.basis
         leaks.append(float(inside.norm() / x.norm()))
     assert leaks[0] > 5e-5

@@ -8,7 +8,6 @@ For a stack x of matrices (groups × outputs × n) with one subspace per group, 
     axes        x ⊙ (1 − used)    for one-hot inputs
 
 The products need full float32 precision, whatever the user has set: the 10 bits of TF32 would leak 3e-4 of every step.
-Large ones are sums of three TF32 products of split numbers, which are as precise and take less than half the time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import split_products
 from .axes import AxisSubspace
 from .subspace import Subspace
 
 # The cost of launching one more kernel (a few µs), in flops.
 LAUNCH = {"cpu": 2e5, "cuda": 1e8}
 ALIGNED = 8  # columns: 32 bytes of float32, 16 of bfloat16
-SPLIT_FROM = 2e10  # flops, about 0.4 ms in float32; below, splitting costs as much as it gains
-LOW_BITS = 13  # of float32's mantissa, which TF32 does not hold
+SPLIT_FROM = 2e10  # flops, about 0.4 ms in float32; below, split products cost as much as they gain
 
 
 def cheapest_form(outputs: int, inputs: int, rank: int, spare: int, device: str, groups: int = 1) -> str:
@@ -66,7 +65,8 @@ class Projection:
         self.form = form or cheapest_form(outputs, n, max(ranks), n - min(ranks), device.type, groups=len(subspaces))
         smaller = n - min(ranks) if self.form == "complement" else max(ranks)
         large = 4 * len(subspaces) * outputs * n * smaller >= SPLIT_FROM
-        self.split = large and dtype == torch.float32 and _has_tf32(device)
+        products: Any = split_products if large and split_products.fit(dtype, device) else torch
+        self.bmm, self.baddbmm = products.bmm, products.baddbmm
         if self.form == "axes":
             free = 1 - (subspaces[0]._stored if order is None else subspaces[0]._stored[order])
             self.right = ((free > 0) if hard else free).to(device=device, dtype=dtype)
@@ -91,17 +91,17 @@ class Projection:
         if self.form == "dense":
             return x @ self.right
         if self.form == "complement":
-            return self._add(None, self._inside(x), self.right)
-        return self._add(x, self._inside(x), self.right, -1)
+            return self.bmm(self.bmm(x, self.left), self.right)
+        return self.baddbmm(x, self.bmm(x, self.left), self.right, alpha=-1)
 
     def remove_(self, x: Tensor) -> Tensor:
         """`remove` in place."""
         if self.form == "axes":
             return x.mul_(self.right)
         if self.form == "low-rank":
-            return self._add(x, self._inside(x), self.right, -1, out=x)
+            return self.baddbmm(x, self.bmm(x, self.left), self.right, alpha=-1, out=x)
         if self.form == "complement":
-            return self._add(None, self._inside(x), self.right, out=x)
+            return self.bmm(self.bmm(x, self.left), self.right, out=x)
         return x.copy_(self.remove(x))
 
     def restore_(self, x: Tensor, start: Tensor) -> Tensor:
@@ -110,39 +110,10 @@ class Projection:
         if self.form == "axes":
             return torch.addcmul(start, moved, self.right, out=x)
         if self.form == "low-rank":
-            return self._add(x, self._inside(moved), self.right, -1, out=x)
+            return self.baddbmm(x, self.bmm(moved, self.left), self.right, alpha=-1, out=x)
         if self.form == "complement":
-            return self._add(start, self._inside(moved), self.right, out=x)
+            return self.baddbmm(start, self.bmm(moved, self.left), self.right, out=x)
         return torch.baddbmm(start, moved, self.right, out=x)
-
-    def _inside(self, x: Tensor) -> Tensor:
-        """x·M, or x·N."""
-        return self._add(None, x, self.left)
-
-    def _add(self, base: Tensor | None, x: Tensor, y: Tensor, sign: int = 1, out: Tensor | None = None) -> Tensor:
-        """base ± x·y. What is left out of three TF32 products is below float32's rounding."""
-        if not self.split:
-            return _product(base, x, y, sign, out)
-        (high, low), (main, rest) = _split(x), _split(y)
-        with _tf32():
-            made = _product(base, high, main, sign, out)
-            for left, right in ((low, main), (high, rest)):
-                made = _product(made, left, right, sign, made)
-        return made
-
-
-def _product(base: Tensor | None, x: Tensor, y: Tensor, sign: int, out: Tensor | None) -> Tensor:
-    return torch.bmm(x, y, out=out) if base is None else torch.baddbmm(base, x, y, alpha=sign, out=out)
-
-
-def _split(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x as a sum of two parts: what TF32 holds of it, and the rest."""
-    high = (x.view(torch.int32) & -(1 << LOW_BITS)).view(torch.float32)
-    return high, x - high
-
-
-def _has_tf32(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def _stacked(columns: Sequence[Tensor], *, order: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -163,7 +134,7 @@ class _OneSwitch:
 
     fp32_precision = property(
         lambda self: torch.get_float32_matmul_precision(),
-        lambda self, value: torch.set_float32_matmul_precision({"ieee": "highest", "tf32": "high"}.get(value, value)),
+        lambda self, value: torch.set_float32_matmul_precision("highest" if value == "ieee" else value),
     )
 
 
@@ -173,17 +144,6 @@ _NEW = hasattr(_BACKENDS.cuda.matmul, "fp32_precision")
 CPU_SWITCHES: list[Any] = [_BACKENDS.mkldnn.matmul] if _NEW else [_OneSwitch()]
 SWITCHES: list[Any] = [_BACKENDS.cuda.matmul] if _NEW else [_OneSwitch()]
 SWITCHES += [_BACKENDS.cudnn.conv] if hasattr(_BACKENDS.cudnn, "conv") else []
-
-
-@contextmanager
-def _tf32() -> Iterator[None]:
-    """Turns on TF32 in a block inside of `full_precision`."""
-    before = SWITCHES[0].fp32_precision
-    SWITCHES[0].fp32_precision = "tf32"
-    try:
-        yield
-    finally:
-        SWITCHES[0].fp32_precision = before
 
 
 @contextmanager
