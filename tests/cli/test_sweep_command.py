@@ -119,7 +119,7 @@ def test_a_search_prints_the_best_trials_and_the_test_accuracy_of_one(folder: Pa
         (["permuted-digit", "gpm", "--over", "lr=1"], "No benchmark called 'permuted-digit'"),
         (["permuted-digits", "gpm", "--over", "lr=0.1,0.1"], "Give each value once."),
         (["permuted-digits", "gpm", "--over", "lr=0.1", "--device", "gpu"], "--device gpu: there is no such device."),
-        (["permuted-digits", "gpm", "--over", "lr=0.1", "--seeds", "0"], "--seeds 0: this asks for no seed. For the single seed 0, write --seeds 1."),
+        (["permuted-digits", "gpm", "--over", "lr=0.1", "--seeds", "0"], "For the single seed 0, write --seeds 1."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

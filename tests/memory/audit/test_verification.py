@@ -60,6 +60,7 @@ CHANGES: dict[str, Callable[[Net], object]] = {
     "patched forward": patch,
     "class": lambda m: setattr(m.head, "__class__", Squared),
     "attribute": lambda m: setattr(m, "scale", 1.1),
+    "attribute that is NaN": lambda m: setattr(m, "scale", torch.nan),
     "hook": lambda m: m.body.register_forward_hook(lambda layer, args, output: output * 2),
     "pre-hook": lambda m: m.body.register_forward_pre_hook(lambda layer, args: (args[0].abs(),)),
     "function in another module": lambda m: setattr(m, "forward", lambda x: m.head(m.body(x).relu())),
