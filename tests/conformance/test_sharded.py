@@ -150,6 +150,17 @@ def a_change_of_one_shard_is_found_by_all(rank: int, ranks: int, folder: Path) -
     assert memory.verify().worst == 0
 
 
+def only_the_first_rank_needs_a_folder_to_save(rank: int, ranks: int, folder: Path) -> None:
+    model = fully_sharded(Pictures)
+    memory, _ = remembering(model)
+    memory.consolidate([Pictures.data()[rank::ranks]])
+    memory.save((folder if rank == 0 else folder / "nowhere") / "memory.safetensors")
+    assert len(GPM.load(folder / "memory.safetensors", model)) == 1
+    with pytest.raises(OSError, match="Rank 0 could not write" if rank else "there is no folder"):
+        memory.save(folder / "nowhere" / "memory.safetensors")
+    assert memory.verify().worst == 0
+
+
 class Hidden(nn.Module):
     """Reads a weight in a way that no rule covers."""
 
@@ -163,6 +174,8 @@ class Hidden(nn.Module):
 
 
 def what_cannot_be_protected_is_refused_by_all(rank: int, ranks: int, folder: Path) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
     torch.manual_seed(0)
     memory = GPM(fully_sharded(Hidden))
     with pytest.raises(ConsolidationError, match="'layer'"):
@@ -180,6 +193,9 @@ def what_cannot_be_protected_is_refused_by_all(rank: int, ranks: int, folder: Pa
     assert len(memory) == 0
     with pytest.raises(UnsupportedError, match="recall=True"):
         GPM(fully_sharded(Pictures), recall=True)
+    for whole_parameters in (False, True):
+        with pytest.raises(UnsupportedError, match="fully_shard"):
+            GPM(FullyShardedDataParallel(Pictures(), device_id=torch.device("cpu"), use_orig_params=whole_parameters))
 
 
 def parallel(plan: dict[str, Any]) -> Any:
@@ -238,6 +254,7 @@ def test_two_ranks_share_the_weights(tmp_path: Path) -> None:
     checks = [
         partial(fsdp_ends_as_one_process, Tokens),
         a_change_of_one_shard_is_found_by_all,
+        only_the_first_rank_needs_a_folder_to_save,
         what_cannot_be_protected_is_refused_by_all,
         tensor_parallel_outputs_end_as_one_process,
     ]

@@ -164,20 +164,29 @@ def _sizes(
 
 
 def save(memory: GPM, path: Path) -> None:
+    with memory._lock:  # another thread may consolidate
+        pieces = codec.pack(collect(memory))
+    sharded, failure = memory._protection.sharded, None
+    if not sharded or world()[0] == 0:  # the other processes may not have the folder
+        try:
+            _write(path, pieces)
+        except BaseException as error:
+            failure = error
+    # The other processes wait for the file, and must not continue without it.
+    failed = sharded and bool(summed(torch.tensor(int(failure is not None), device="cpu")))
+    if failure is not None:
+        raise failure
+    if failed:
+        raise OSError(f"Rank 0 could not write {path}. Its own error says why.")
+
+
+def _write(path: Path, pieces: list[bytes | memoryview]) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder. Name the file to write, as in {path / 'memory.safetensors'}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
-    with memory._lock:  # another thread may consolidate
-        pieces = codec.pack(collect(memory))
-    sharded = memory._protection.sharded
-    try:
-        if not sharded or world()[0] == 0:
-            remove_stale(path.parent, path.name)
-            write_file(path, *pieces)
-    finally:
-        if sharded:
-            summed(torch.zeros(1, device="cpu"))  # the other processes may read the file at once
+    remove_stale(path.parent, path.name)
+    write_file(path, *pieces)
 
 
 def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdSetting | None) -> Memory:

@@ -81,6 +81,11 @@ class Protection:
                 raise TypeError(f'{option} takes a list of patterns: write {option}=["{patterns}"].')
         self.protect, self.exclude = None if protect is None else list(protect), list(exclude)
         self.model, self.unsupported, self._bias = unwrap(model), unsupported, bias
+        if any("_fsdp_wrapped_module" in name.split(".") for name, _ in self.model.named_modules()):
+            raise UnsupportedError(
+                "FullyShardedDataParallel flattens weights, so their rows cannot be protected. Shard the model with "
+                "torch.distributed.fsdp.fully_shard instead."
+            )
         self._recording: dict[str, Any] = {"ordered": ordered, "sketch": sketch}
         self._own_rank = own_rank
         by_fsdp = reshard(self.model)
