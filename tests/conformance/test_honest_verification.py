@@ -200,3 +200,57 @@ def test_a_layer_may_run_in_inference_mode_and_outside_it() -> None:
     net = Net(lambda net, x: net.second(net.first(x) + hidden(net, x).clone()))
     added = GPM(net, 1.0).consolidate(torch.randn(40, WIDTH))
     assert added["first"] == WIDTH + 1
+
+
+def test_earlier_steps_of_a_batch_that_is_a_sequence_are_no_drift() -> None:
+    """The last kept examples depend on the first ones, and never were one sequence."""
+    net = Net(lambda net, x: net.second((3 * net.first(x).relu().cumsum(0)).sin()))
+    memory, old = GPM(net, 1.0), [torch.randn(4, WIDTH) for _ in range(4)]
+    memory.consolidate(old)
+    train(net, memory, torch.randn(4, WIDTH), steps=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept, batches = memory.verify(old).tasks
+    assert kept.drift is None
+    assert batches.drift is not None
+    assert batches.drift < 1e-5
+
+
+def test_outputs_that_are_huge_or_true_and_false_are_compared() -> None:
+    class Masked(Net):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            logits = plain(self, x)
+            return 1e6 * logits, logits > 0
+
+    net, x = Masked(plain), torch.randn(6, WIDTH)
+    memory = GPM(net, 1.0)
+    memory.consolidate(x)
+    assert all((task.drift or 0) < 1e-5 for task in memory.verify(x).tasks)
+
+
+def test_a_model_that_returns_no_tensors_is_not_blamed_on_the_loader() -> None:
+    class Silent(Net):
+        def forward(self, x: Tensor) -> str:  # type: ignore[override]
+            plain(self, x)
+            return "done"
+
+    memory = GPM(Silent(plain), 0.99)
+    with pytest.warns(UserWarning, match="could not be tested"):
+        memory.consolidate(torch.randn(6, WIDTH))
+    with pytest.raises(ValueError, match="returns no tensors"):
+        memory.verify(torch.randn(6, WIDTH))
+    with pytest.raises(ValueError, match="no batches with examples"):
+        memory.verify([torch.randn(0, WIDTH)])
+
+
+def test_examples_are_also_kept_from_later_batches_that_are_padded_to_another_length() -> None:
+    def kept_from(*batches: Tensor) -> list[int]:
+        memory = GPM(Net(plain), 0.9)
+        memory.consolidate(list(batches))
+        return list(memory._verifier.witnesses[0].probe.examples.shape)
+
+    series = [torch.randn(4, length, WIDTH) for length in (3, *[5] * 3, *[7] * 8, *[9] * 12)]
+    lengths = {kept_from(*series[:count])[1] for count in range(1, len(series))}
+    assert len(lengths) > 1, "the first batch was always kept"
+    assert kept_from(series[0][:1], series[1]) == [4, 5, WIDTH]
+    assert kept_from(series[0], series[1][:1]) == [4, 3, WIDTH]

@@ -220,7 +220,7 @@ class Verification:
         else:
             lines.append(
                 "No outputs were compared: a memory that was loaded or copied, or made with keep_examples=False, has no "
-                "examples of its tasks. Pass batches."
+                "examples of its tasks. Pass batches. (The outputs of a model that returns no tensors cannot be compared.)"
             )
         return "\n".join(lines)
 

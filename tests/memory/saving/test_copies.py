@@ -103,3 +103,16 @@ def test_a_model_may_hold_its_own_memory(way: str, net: Net) -> None:
     twin.memory.verify()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = twin.memory.nothing
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_layer_that_was_frozen_since_is_still_protected_in_the_copy(way: str, net: Net) -> None:
+    memory = GPM(net)
+    memory.consolidate(data())
+    net.hidden.requires_grad_(False)
+    twin = WAYS[way](memory)
+    assert twin.report() == memory.report()
+    assert [p.requires_grad for p in twin._model.parameters()] == [p.requires_grad for p in net.parameters()]
+    twin._model.hidden.requires_grad_(True)
+    train(twin._model, twin.attach(adamw(twin._model)), data())
+    assert twin.verify().worst < 1e-4

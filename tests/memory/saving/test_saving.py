@@ -171,3 +171,29 @@ def test_a_place_that_cannot_be_written_is_named_as_the_caller_wrote_it(memory: 
     with pytest.raises(IsADirectoryError, match=r"is a folder\. Name the file"):
         memory.save(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_layer_that_was_frozen_since_is_still_protected_when_loaded(memory: GPM, net: Net, tmp_path: Path) -> None:
+    memory.save(tmp_path / "memory")
+    other = copy.deepcopy(net)
+    other.hidden.requires_grad_(False)
+    loaded = GPM.load(tmp_path / "memory", other)
+    assert same(loaded.state_dict(), memory.state_dict())
+    assert not any(p.requires_grad for p in other.hidden.parameters())
+
+
+def test_saving_through_a_link_replaces_the_file_and_keeps_the_link(memory: GPM, net: Net, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "memory")
+    for _ in range(2):
+        memory.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["memory"]
+    assert len(GPM.load(tmp_path / "link", net)) == 1
+
+
+def test_a_device_or_a_pipe_is_left_alone(memory: GPM, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is a device or a pipe"):
+        memory.save(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()

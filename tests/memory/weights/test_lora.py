@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from attached import train_attached
 from small_net import data
 from torch import Tensor, nn
 
-from remnant import GPM, LeakError, UnsupportedError
+from remnant import GPM, ConsolidationError, LeakError, UnsupportedError
 from remnant.memory.weights import lora as lora_module
 
 peft = pytest.importorskip("peft", reason="peft is not installed")
@@ -279,6 +280,30 @@ def merged() -> Any:
 def test_adapters_that_would_not_be_exact_are_refused(model: Callable[[], Any], reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         GPM(model(), lora="inputs")
+
+
+class ReadTwice(nn.Module):
+    """The weight of a layer is read by the layer, and once more where no adapter is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.other, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x).tanh() + F.linear(x.sin(), self.hidden.weight)
+        return self.out(self.other(hidden).tanh())
+
+
+def test_an_adapter_that_merging_would_show_elsewhere_is_refused_by_name() -> None:
+    model = adapted(ReadTwice(), "hidden", "other")
+    memory, x = GPM(model, 0.9999, lora="inputs"), data(2, 12, 16)
+    train(memory, x, 1.0)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ConsolidationError, match=r"would move the outputs: 'base_model\.model\.hidden'\. "):
+        memory.consolidate(x)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    accepting = GPM(model, 0.9999, lora="inputs", unsupported="free")
+    accepting.consolidate(x)
 
 
 def test_other_layers_that_train_are_protected_as_usual_and_recall_is_refused() -> None:

@@ -3,15 +3,17 @@
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from ..record.recorder import ConsolidationError, Grams, call, inputs_left_out
 from ..report import Verification
 from ..weights.discovery import Protection
 from ..weights.distributed import reshard
+from ..weights.lora import Adapter, merge
 from ..weights.protected import ProtectedWeight, Weights
 from .probe import Probe
-from .trial import percent
+from .trial import change_of, percent, restored
 
 INCONCLUSIVE = "Whether the memory covers every use of the weights could not be tested on this model: {}."
 RANDOM = (
@@ -42,6 +44,10 @@ UNCOVERED = (
     "recorded input uses, and the outputs still moved, so later tasks would move old outputs. Call the layer itself instead "
     "of a function with its weight, correct its rule (register_layer), exclude the layer, or make the memory with "
     'unsupported="freeze" to hold the weight fixed after the first task or "free" to accept that. Nothing was remembered.'
+)
+MERGES = (
+    "Merging the LoRA adapter into the weight of these layers would move the outputs: {}. The forward pass also reads that "
+    "weight outside of the layer. Call the layer itself, or take the layer out of target_modules. Nothing was remembered."
 )
 UNSEEN = (
     "{} got gradients in this task, but the forward pass never called the layer, so its inputs are unknown. Call the layer "
@@ -91,6 +97,24 @@ def refuse(
         named = [f"{w.name!r} ({type(w.sites[0].module).__name__}, {percent(by)})" for w, by in uncovered.items()]
         raise ConsolidationError(UNCOVERED.format(", ".join(named)))
     return [repr(weight.name) for weight in trained]
+
+
+@torch.no_grad()
+def refuse_merges(adapters: Sequence[Adapter], probe: Probe) -> None:
+    """Refuses LoRA adapters whose merging moves the outputs: something else than their layer reads its weight."""
+
+    def shows(merged: Sequence[Adapter]) -> bool:
+        with restored([tensor for adapter in merged for tensor in (adapter.base, adapter.up)]):
+            for adapter in merged:
+                merge(adapter)
+            return change_of(before, probe.outputs()) > probe.rounding
+
+    if probe.examples is None or probe.inconclusive:
+        return
+    before = probe.outputs()
+    if shows(adapters):
+        names = {module: name for name, module in probe.model.named_modules()}
+        raise ConsolidationError(MERGES.format(", ".join(repr(names[a.layer]) for a in adapters if shows([a]))))
 
 
 def warn(

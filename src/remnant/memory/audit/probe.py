@@ -7,6 +7,7 @@ weight, and moving the weights one by one names it.
 import copy
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -131,11 +132,16 @@ class Probe:
     def mixing(self) -> float:
         """How far an example's outputs change with the others in its batch; 0 if only by rounding."""
         size = next((len(x) for x in tensors_in(self.examples) if x.ndim), 0)
-        few = map_tensors(self.examples, lambda x: x[: size // 2] if x.ndim and len(x) == size else x)
         if size < 2:
             return 0.0
-        together, alone = ([x for x in self.outputs(batch) if x.ndim] for batch in (self.examples, few))
-        change = change_of([x[: len(y)] for x, y in zip(together, alone, strict=True)], alone)
+        change, together = 0.0, [x for x in self.outputs() if x.ndim]
+        for is_last in (False, True):  # the first steps of a causal model ignore the later ones
+            half = slice(size // 2, None) if is_last else slice(size // 2)
+            few = map_tensors(self.examples, partial(_rows_of, half, size))
+            alone = [x for x in self.outputs(few) if x.ndim]
+            pairs = zip(together, alone, strict=True)
+            theirs = [x[len(x) - len(y) :] if is_last else x[: len(y)] for x, y in pairs]
+            change = max(change, change_of(theirs, alone))
         return change if change > NOISY else 0.0
 
     @torch.no_grad()
@@ -237,6 +243,10 @@ def _as_real(x: Tensor) -> Tensor | None:
     if x.is_complex():
         return torch.view_as_real(dense).double()
     return dense.double() if x.is_floating_point() else dense
+
+
+def _rows_of(rows: slice, size: int, x: Tensor) -> Tensor:
+    return x[rows] if x.ndim and len(x) == size else x
 
 
 def _eps(tensor: Tensor) -> float:

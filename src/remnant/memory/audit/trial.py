@@ -176,8 +176,7 @@ def percent(change: float) -> str:
 
 def ordinary(x: Tensor) -> Tensor:
     """Whether each output is of the size that outputs have. Nearly all of them may be masked: the smallest tell the size."""
-    sizes = x.abs().nan_to_num(0.0)
-    if not bool((sizes > HUGE).any()):
+    if x.dtype is torch.bool or not bool(((sizes := x.abs().nan_to_num(0.0)) > HUGE).any()):
         return torch.ones_like(x, dtype=torch.bool)
     present = sizes[sizes > 0].flatten()
     small = sizes <= HUGE * present.kthvalue(1 + len(present) // 100).values.clamp(min=1.0)

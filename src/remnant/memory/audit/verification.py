@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..record import recorder
-from ..record.batches import is_numbered, stream
+from ..record.batches import is_numbered, stream, tensors_in
 from ..record.consolidation import filling, share_grams
 from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
@@ -51,6 +51,10 @@ MOVED_UNSEEN = (
 RECALL_MOVED = (
     "Recalled tasks have moved since the last `consolidate`: {}. Protected weights were changed outside the "
     "attached optimizers, or the model's code has changed."
+)
+NO_EXAMPLES = "There were no batches with examples. Is the loader empty or used up?"
+NO_NUMBERS = (
+    "The model returns no tensors for these batches, so no outputs can be compared. Pass forward= that returns some."
 )
 OTHER_PATH = (
     "The outputs for {} were not compared: the forward pass calls different layers from when the task was consolidated, "
@@ -190,7 +194,7 @@ class Verifier:
         checks = []
         uncovered = ""
         for name, series in batches.items() if numbered else [("batches", batches)]:
-            probe, moved, total, most, count = Probe(self.protection, forward), 0.0, 0.0, 0.0, 0
+            probe, moved, total, most, count, message = Probe(self.protection, forward), 0.0, 0.0, 0.0, 0, NO_EXAMPLES
             turns = InStep(stream(series), sharded=self.protection.sharded)
             sinks = filling(grams, self.protection, turns)
             for batch in turns:
@@ -199,6 +203,7 @@ class Verifier:
                     with self._anchored():
                         then = probe.outputs(batch)
                 read |= self.buffers.read_by(probe, batch)
+                message = NO_NUMBERS if any(len(x) for x in tensors_in(batch) if x.ndim) else message
                 if not turns.own:
                     continue
                 size = sum(float(x[x.isfinite() & ordinary(x)].double().square().sum()) for x in then)
@@ -208,7 +213,7 @@ class Verifier:
                 if by > max(most, probe.rounding):
                     most, probe.examples = by, batch
             if not count:
-                raise ValueError("There were no batches with examples. Is the loader empty or used up?")
+                raise ValueError(message)
             drift = (moved / total) ** 0.5 if total else None
             checks.append(TaskCheck(f"task {name}, batches" if numbered else name, drift))
             if most and not uncovered and not self.protection.sharded:  # whose passes need all processes

@@ -89,15 +89,20 @@ def spread_examples(batch: Any, count: int) -> Any:
 
 
 def mix(examples: Any, others: Any, number: int) -> Any:
-    """Replaces some examples by those of the batch with this number (from 0), so that all batches are alike likely."""
-    count = next((len(x) for x in tensors_in(examples) if x.ndim), 0)
+    """Replaces some examples by those of the batch with this number (from 0), so that all batches are alike likely.
+
+    Batches that are padded to another length replace all examples or none, and more examples replace fewer.
+    """
+    draws = np.random.default_rng(number)
+    count, theirs_count = (next((len(x) for x in tensors_in(each) if x.ndim), 0) for each in (examples, others))
     kinds = [
         repr(map_tensors(batch, lambda x: (x.shape, x.dtype, x.layout) if x.ndim and len(x) == count else x))
         for batch in (examples, others)
     ]
     if kinds[0] != kinds[1] or any(x.layout is not torch.strided or x.is_nested for x in tensors_in(examples)):
-        return examples  # padded to another length, for example
-    replaced = torch.from_numpy(np.random.default_rng(number).random(count) * (number + 1) < 1)
+        chosen = theirs_count == count and draws.random() * (number + 1) < 1
+        return others if chosen or theirs_count > count else examples
+    replaced = torch.from_numpy(draws.random(count) * (number + 1) < 1)
     theirs = tensors_in(others)
 
     def choose(own: Tensor) -> Tensor:

@@ -61,6 +61,8 @@ def remember(
     refused = uncovered if memory._unsupported == "error" else {}
     stepped, held = memory._constraint.stepped, [weight for weight in weights if weight not in fixed]
     unreached = checks.refuse(probe, held, grams, stepped, refused)
+    if memory._protection.adapters and memory._unsupported != "free":
+        checks.refuse_merges(memory._protection.adapters, probe)
     moving = memory._buffers.moving(probe, trained=bool(stepped))
     grown = grow(weights, grams, thresholds, memory._growth or memory._rank_rule, fixed)
     full = [weight.name for weight, _, count in grown if weight.rank < weight.capacity == weight.rank + count]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .state import as_when_made
+
 if TYPE_CHECKING:
     from ..gpm import GPM
 
@@ -39,7 +41,8 @@ def unpack_late(memory: GPM, name: str) -> Any:
 
 def _rebuild(memory: GPM) -> None:
     packed = vars(memory).pop("_packed")
-    memory.__init__(packed["model"], **packed["options"])  # type: ignore[misc]
+    with as_when_made(packed["model"], packed["state"]["anchors"]):
+        memory.__init__(packed["model"], **packed["options"])  # type: ignore[misc]
     memory.load_state_dict(packed["state"])
     parameters = memory._protection.named_parameters()
     memory._constraint.stepped.update(parameters[name] for name in packed["stepped"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,7 @@ from ..recall import records
 from ..report import StateError
 from ..subspaces.subspace import Subspace
 from ..subspaces.threshold import ThresholdSetting
-from ..weights.discovery import clean
+from ..weights.discovery import clean, unwrap
 from ..weights.distributed import is_sharded, sharded_like, summed, whole, world
 from ..weights.protected import ProtectedWeight
 from . import codec, valid
@@ -118,6 +119,20 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
         memory._constraint.restore()
 
 
+@contextmanager
+def as_when_made(model: nn.Module, protected: Iterable[str]) -> Iterator[None]:
+    """Lets protected parameters that were frozen since require gradients in the block, so that none is left out."""
+    parameters = {clean(name): parameter for name, parameter in unwrap(model).named_parameters()}
+    frozen = [p for name in protected if (p := parameters.get(name)) is not None and not p.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(parameter.is_floating_point())
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
 def _check_not_recalling(recall: Recall) -> None:
     if recall.is_training:
         raise RuntimeError("Leave the block of memory.recalling() before you save, copy or load the memory.")
@@ -183,6 +198,9 @@ def save(memory: GPM, path: Path) -> None:
 def _write(path: Path, pieces: list[bytes | memoryview]) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder. Name the file to write, as in {path / 'memory.safetensors'}.")
+    path = path.resolve()  # the file behind a link, not the link
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is a device or a pipe. Name an ordinary file.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
     remove_stale(path.parent, path.name)
@@ -204,7 +222,8 @@ def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdS
     if settings["threshold"] is None:
         raise StateError(f"The threshold of {path} was a function. Pass it again: GPM.load(path, model, threshold=…).")
     try:
-        memory = kind(model, **settings)
+        with as_when_made(model, saved["anchors"]):
+            memory = kind(model, **settings)
     except MALFORMED as error:
         raise StateError(f"The memory in {path} does not fit this model: {error}") from error
     try:

@@ -86,6 +86,13 @@ def _reason_against(layer: Any, users: Counter[Any]) -> str:
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
+def merge(adapter: Adapter) -> None:
+    """W ← W + s·B·A, and B ← 0."""
+    base = adapter.base
+    base += adapter.layer.get_delta_weight(adapter.key).to(base)
+    adapter.up.zero_()
+
+
 @torch.no_grad()
 def restart(adapters: Iterable[Adapter], weights: Weights, task: int) -> None:
     """Adds each adapter to its layer's weight, and starts the next one: B = 0, and A random outside the memory.
@@ -95,9 +102,8 @@ def restart(adapters: Iterable[Adapter], weights: Weights, task: int) -> None:
     protected = {weight.view.weight: weight for weight in weights}
     generator = torch.Generator().manual_seed(task)
     for adapter in adapters:
-        base, down, weight = adapter.base, adapter.down, protected[adapter.down]
-        base += adapter.layer.get_delta_weight(adapter.key).to(base)
-        adapter.up.zero_()
+        down, weight = adapter.down, protected[adapter.down]
+        merge(adapter)
         remaining = max(weight.capacity - weight.rank, 1) / weight.capacity
         # The projection shortens the rows; then they are as long as those of a new layer.
         bound = 1 / sqrt(prod(down.shape[1:]) * remaining)
