@@ -193,6 +193,15 @@ def test_response_norm_is_torchs(size):
     torch.testing.assert_close(*(torch.autograd.grad((y * weights).sum(), x)[0] for y in (ours, theirs)))
 
 
+def test_gradients_of_gradients_and_of_single_examples_pass_response_norm():
+    norm = ResponseNorm(4, alpha=0.5)  # large, so that d matters
+    x = images(2, 5, 3, 2).double().requires_grad_()
+    assert torch.autograd.gradcheck(norm, x)
+    assert torch.autograd.gradgradcheck(norm, x)
+    by_example = torch.func.vmap(torch.func.grad(lambda each: norm(each[None]).square().sum()))(x)
+    torch.testing.assert_close(by_example, torch.autograd.grad(norm(x).square().sum(), x)[0])
+
+
 # Initial weights
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -122,7 +122,8 @@ class LeNet(Network):
 class ResponseNorm(nn.Module):
     """`nn.LocalResponseNorm` with β = 3/4 and k = 1: x / d^¾, where d = 1 + α·(mean of x² over `size` channels).
 
-    On a CPU, torch's own takes two thirds of LeNet's step. Here the channels are added up by a matrix product.
+    On a CPU, torch's own takes two thirds of LeNet's step. Here the channels are added up by a matrix product, and the
+    gradient is written out, which takes half as many passes over memory as autograd's.
     """
 
     def __init__(self, size: int, *, alpha: float) -> None:
@@ -130,12 +131,42 @@ class ResponseNorm(nn.Module):
         self.size, self.scale = size, alpha / size
 
     def forward(self, x: Tensor) -> Tensor:
-        channel = torch.arange(x.shape[1], device=x.device)
-        distance = channel - channel[:, None]
-        near = (distance >= -(self.size // 2)) & (distance <= (self.size - 1) // 2)
-        sums = F.linear(x.square().movedim(1, -1), near.to(x.dtype) * self.scale).movedim(-1, 1)
-        d = 1 + sums
-        return x * (d * d.sqrt()).rsqrt()
+        channels = x.shape[1]
+        near = x.new_full((channels, channels), self.scale).triu(-(self.size // 2)).tril((self.size - 1) // 2)
+        if torch._C._are_functorch_transforms_active():  # such as vmap, for gradients of single examples
+            return x * _factor(_divisor(x, near))
+        return cast(Tensor, _ResponseNormalised.apply(x, near))  # type: ignore[no-untyped-call]
+
+
+def _divisor(x: Tensor, near: Tensor) -> Tensor:
+    """d = 1 + near·x², summed over channels."""
+    return 1 + F.linear(x.square().movedim(1, -1), near).movedim(-1, 1)
+
+
+def _factor(d: Tensor) -> Tensor:
+    """d^−¾, without the slow power function."""
+    return (d * d.sqrt()).rsqrt()
+
+
+class _ResponseNormalised(torch.autograd.Function):
+    """y = x·d^−¾ with d = 1 + near·x². For a gradient g of y, that of x is g·d^−¾ − 3/2·x·(nearᵀ·(g·x·d^−7⁄4))."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, near: Tensor) -> Tensor:
+        d = _divisor(x, near)
+        factor = _factor(d)
+        ctx.save_for_backward(x, near, d, factor)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        x, near, d, factor = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient of the gradient is wanted: d and the factor depend on x
+            y = x * _factor(_divisor(x, near))
+            return torch.autograd.grad(y, x, gradients[0], create_graph=True)[0], None
+        dx = gradients[0] * factor
+        through_d = F.linear((dx * x).div_(d).movedim(1, -1), -1.5 * near.t()).movedim(-1, 1)
+        return dx.addcmul_(x, through_d), None
 
 
 class AlexNet(Network):
