@@ -242,6 +242,35 @@ def tensor_parallel_outputs_end_as_one_process(rank: int, ranks: int, folder: Pa
         GPM(parallel({"head": columns}))
 
 
+class Table(nn.Sequential):
+    """An embedding that is split over its vectors, so that each rank has a part of every one."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(6)
+        super().__init__(nn.Embedding(12, 16), nn.Linear(16, 3))
+
+    @staticmethod
+    def data() -> Tensor:
+        return torch.randint(0, 6, (24, 5), generator=torch.Generator().manual_seed(8))
+
+
+def an_embedding_split_over_its_vectors_ends_as_in_one_process(rank: int, ranks: int, folder: Path) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (ranks,))
+    models: list[Any] = [
+        parallelize_module(Table(), mesh, {"0": ColwiseParallel(output_layouts=Replicate())}),
+        fully_shard(Table(), mesh=mesh, shard_placement_fn=lambda p: Shard(p.ndim - 1)),
+    ]
+    for model in models:
+        memory, optimizer = remembering(model)
+        drifts = two_tasks(model, memory, optimizer, [Table.data()], Table.data())
+        assert_as_alone(Table, model, memory, drifts, folder)
+
+
 def assert_saved_whole(kind: Any, ranks: int, folder: Path) -> None:
     weights = torch.load(folder / f"{kind.__name__}.pt", weights_only=True)["model"]
     saved = GPM.load(folder / f"{kind.__name__}{ranks}.safetensors", kind()).state_dict()
@@ -251,12 +280,14 @@ def assert_saved_whole(kind: Any, ranks: int, folder: Path) -> None:
 def test_two_ranks_share_the_weights(tmp_path: Path) -> None:
     alone(Tokens, tmp_path)
     alone(Parallel, tmp_path)
+    alone(Table, tmp_path)
     checks = [
         partial(fsdp_ends_as_one_process, Tokens),
         a_change_of_one_shard_is_found_by_all,
         only_the_first_rank_needs_a_folder_to_save,
         what_cannot_be_protected_is_refused_by_all,
         tensor_parallel_outputs_end_as_one_process,
+        an_embedding_split_over_its_vectors_ends_as_in_one_process,
     ]
     in_ranks(checks, 2, tmp_path)
     assert_saved_whole(Tokens, 2, tmp_path)

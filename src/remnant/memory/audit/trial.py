@@ -145,7 +145,7 @@ def _beside_used(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> 
     used = torch.cat([part.flatten() for part in rows]).unique() if rows else torch.zeros(0, device="cpu")
     if not len(used):
         return LARGER * stack
-    now = weight.view.matrix(whole(weight.view.weight.detach())).double()
+    now = weight._stack(weight.parameters, by_rows=True).double()  # like `stack`: of a sharded weight, the same part
     nearest = used[torch.arange(now.shape[2], device=used.device) % len(used)]
     return (now[:, :, nearest] - now + stack).index_fill(2, used, 0)
 
