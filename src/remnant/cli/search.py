@@ -6,7 +6,7 @@ from remnant.errors import RunError
 from remnant.evaluation import Spread
 from remnant.experiments.execute import Plan, Search, finished_runs
 
-from .app import print_rows, print_text
+from .app import err, print_rows, print_text
 from .progress import run_plans
 
 SHOWN = 10
@@ -20,6 +20,8 @@ def run_search(
     title = f"{first.settings.benchmark} · {first.settings.method}"
     for plans in search.rounds(trials):
         run_plans(title, plans, quiet, log, results=False)
+    if len(search.trials) < trials:
+        print_text(f"The search ends after {len(search.trials)} trials, because it found no other values to try.", err)
     ranking = search.ranking()
     if not ranking:
         raise RunError(f"No trial of {search.path} has a result. Search a smaller range.")

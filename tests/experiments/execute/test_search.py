@@ -30,7 +30,7 @@ def search(root: Path, *over: str, given: Sequence[str] = FEW, seeds: tuple[int,
 def pretend(plan: Plan) -> None:
     """Finishes a plan: the validation accuracy is best at lr = 0.1, and the test accuracy is worst there."""
     for seed in plan.seeds:
-        good = 1 - abs(plan.settings.options["lr"] - 0.1)
+        good = max(0.0, 1 - abs(plan.settings.options["lr"] - 0.1))
         plan.folder(seed).save_result({"acc": 1 - good, "bwt": 0.0, "seconds": {}, "validation_acc": good - seed / 100})
 
 
@@ -38,8 +38,8 @@ def values(found: Search) -> list[dict[str, str]]:
     return [trial["values"] for trial in found.trials]
 
 
-def finished(root: Path, count: int, **how: Any) -> Search:
-    made = search(root, **how)
+def finished(root: Path, count: int, over: Sequence[str] = (), **how: Any) -> Search:
+    made = search(root, *over, **how)
     for plans in made.rounds(count):
         for plan in plans.values():
             pretend(plan)
@@ -100,15 +100,57 @@ def test_two_processes_do_not_run_the_same_search(tmp_path: Path) -> None:
     ("over", "says"),
     [
         ("lr=0.5..0.1", "Write lr=0.001..0.1:log"),
-        ("lr=0..0.1:log", "Write lr=0.001..0.1:log"),
+        ("lr=0..0.1:log", "both ends must be above 0. Write lr=0.001..0.1:log"),
+        ("lr=,", "its values are missing"),
+        ("rank_rule=paper,papers,authors", "--over rank_rule=papers"),
         ("lr", "a key and its values are missing"),
-        ("lr=0.1..50", "--over lr=50.0: lr takes a number above 0 and up to 10"),
+        ("lr=0.1..50", "--over lr=50: lr takes a number above 0 and up to 10"),
         ("thresold=0.1..0.9", "Did you mean 'threshold'"),
     ],
 )
 def test_a_wrong_range_is_refused(over: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=says):
         search(tmp_path, over)
+
+
+def test_a_setting_in_two_overs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"--over lr=0.1..0.2 --over lr=0.3..0.4: lr is given twice\. Give it once\."):
+        search(tmp_path, "lr=0.1..0.2", "lr=0.3..0.4")
+
+
+OWN = """
+from remnant.data import load_stream
+
+def stream(seed, offset=1):
+    return load_stream("permuted-digits", seed=seed, tasks=2)
+"""
+
+
+def test_the_type_of_a_setting_decides_whether_its_values_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lr = {float(chosen["lr"]) for chosen in values(finished(tmp_path, 10, over=["lr=1..2"]))}
+    assert len(lr) == 10
+    assert all(1 <= each <= 2 for each in lr)
+    samples = {chosen["samples"] for chosen in values(finished(tmp_path, 3, over=["samples=1..20:log"]))}
+    assert all(each.isdigit() for each in samples)
+    with pytest.raises(OptionError, match="samples takes a whole number"):
+        search(tmp_path, "samples=20.0..200")
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN, encoding="utf-8")
+    for over, kind in (("stream.offset=1..9", int), ("stream.offset=1.0..9.0", float)):  # it has no type
+
+        def plan(changes: Sequence[str]) -> Plan:
+            return Plan(resolve("own.py:stream", "gpm", changes), (0,), tmp_path, "cpu")
+
+        assert type(Search([over], plan).space["stream.offset"].low) is kind
+
+
+def test_no_values_are_tried_twice(tmp_path: Path) -> None:
+    over = ["samples=20..23", "rank_rule=paper,authors"]
+    tried = values(finished(tmp_path, 20, over=over))  # there are eight
+    assert len(tried) == len({tuple(each.values()) for each in tried}) == 8
+    assert values(finished(tmp_path, 30, over=over)) == tried
 
 
 def test_a_stream_without_validation_sets_is_refused(tmp_path: Path) -> None:

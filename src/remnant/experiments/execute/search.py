@@ -1,12 +1,13 @@
 """Searches for settings with Optuna, by the accuracy on validation sets. Each trial is a run; the list of trials is a file."""
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -23,6 +24,16 @@ from .sweep import RANGE, finished_runs, split_values
 ROUNDS = 10  # the trials of a round run together, so a search takes the same path on one core and on a cluster
 FAILURES = 5  # in a row that end a search
 DIGITS = 4  # of a value that the search chooses: people read and type it
+TRIES = 100  # to find values that no trial has had; a small range may have no others
+
+
+class Over(NamedTuple):
+    """One `--over`: the values to choose among, or the two ends of a range. `text` is all of it."""
+
+    text: str
+    values: list[str]
+    is_range: bool
+    log: bool
 
 
 class Search:
@@ -41,12 +52,13 @@ class Search:
         self.optuna = import_extra("optuna", "--search")
         self.optuna.logging.set_verbosity(self.optuna.logging.ERROR)
         self.plan = plan
-        self.space = dict(self._distribution(text) for text in over)
+        written = _read(over)
         try:
-            for end in (0, -1):  # both ends must be values that the settings take
-                base = plan([f"{key}={_ends(each)[end]}" for key, each in self.space.items()])
+            for turn in range(max(len(each.values) for each in written.values())):  # the settings must take all values
+                base = plan([f"{key}={each.values[turn % len(each.values)]}" for key, each in written.items()])
         except OptionError as error:
             raise OptionError(str(error).replace("--set", "--over")) from None
+        self.space = {key: self._distribution(key, written) for key in written}
         stream = load_stream(base.settings.benchmark, seed=base.seeds[0], **base.settings.stream)
         if not all(len(task.valid) for task in stream):
             raise RunError(
@@ -64,7 +76,9 @@ class Search:
             while len(self.trials) < count or self._pending():
                 if not self._pending():
                     number = min(max(1, count // ROUNDS), count - len(self.trials))
-                    self.trials += [{"values": values} for values in self._suggest(number)]
+                    if not (suggested := self._suggest(number)):
+                        return
+                    self.trials += [{"values": values} for values in suggested]
                     self._save()  # before they run, so that the same trials continue after a kill
                 pending = [_changes(trial) for trial in self._pending()]
                 yield {" ".join(changes): self.plan(changes) for changes in pending}
@@ -111,40 +125,73 @@ class Search:
         self._save()
 
     def _suggest(self, number: int) -> list[dict[str, str]]:
-        """New values from all results so far. The seed makes a continued search take the path of one that never stopped."""
+        """New values from all results so far, fewer if no others are found.
+
+        The seed makes a continued search take the path of one that never stopped.
+        """
         create, sampler = self.optuna.trial.create_trial, self.optuna.samplers.TPESampler(seed=len(self.trials))
         study = self.optuna.create_study(direction="maximize", sampler=sampler)
         for trial in self.ranking():
             params = {key: _number(each, trial["values"][key]) for key, each in self.space.items()}
             study.add_trial(create(params=params, distributions=self.space, value=trial["validation_acc"]))
-        asked = [study.ask(self.space).params for _ in range(number)]
-        return [{key: _text(self.space[key], value) for key, value in params.items()} for params in asked]
+        tried, found = [trial["values"] for trial in self.trials], list[dict[str, str]]()
+        for _ in range(number + TRIES):
+            values = {key: _text(self.space[key], value) for key, value in study.ask(self.space).params.items()}
+            if len(found) < number and values not in tried + found:
+                found.append(values)
+        return found
 
-    def _distribution(self, text: str) -> tuple[str, Any]:
-        """Reads one `--over`."""
+    def _distribution(self, key: str, written: Mapping[str, Over]) -> Any:
+        kinds, over = self.optuna.distributions, written[key]
+        if not over.is_range:
+            return kinds.CategoricalDistribution(over.values)
+        if self._is_whole(key, written):
+            return kinds.IntDistribution(*map(int, over.values), log=over.log)
+        return kinds.FloatDistribution(*map(float, over.values), log=over.log)
+
+    def _is_whole(self, key: str, written: Mapping[str, Over]) -> bool:
+        """Whether the setting takes whole numbers only. A setting without a type takes what its ends are."""
+
+        def takes(value: str) -> bool:
+            others = [f"{other}={each.values[0]}" for other, each in written.items() if other != key]
+            with suppress(OptionError):
+                return bool(self.plan([*others, f"{key}={value}"]))
+            return False
+
+        low, high = map(float, ends := written[key].values)
+        written_whole = all(re.fullmatch(r"[-+]?\d+", end) for end in ends)
+        return written_whole and (not takes(repr(low + (high - low) / math.pi)) or takes("true"))
+
+
+def _read(over: Sequence[str]) -> dict[str, Over]:
+    """Reads each `--over`, by the name of its setting."""
+    found: dict[str, Over] = {}
+    for text in over:
         key, equals, values = (part.strip() for part in text.partition("="))
-        kinds = self.optuna.distributions
-        try:
-            if not key or not equals:
-                raise ValueError("a key and its values are missing")
-            if match := re.fullmatch(RANGE, values):
-                whole = all(re.fullmatch(r"-?\d+", match[end]) for end in ("low", "high"))
-                number, kind = (int, kinds.IntDistribution) if whole else (float, kinds.FloatDistribution)
-                return key, kind(number(match["low"]), number(match["high"]), log=bool(match["log"]))
-            return key, kinds.CategoricalDistribution([value for value in split_values(values) if value])
-        except ValueError as error:
-            raise OptionError(
-                f"--over {text}: {str(error).rstrip('.')}. Write lr=0.001..0.1:log, samples=50..300 or rank_rule=a,b."
-            ) from None
+        if not key or not equals:
+            raise _unreadable(text, "a key and its values are missing")
+        if key in found:
+            raise OptionError(f"--over {found[key].text} --over {text}: {key} is given twice. Give it once.")
+        match = re.fullmatch(RANGE, values)
+        chosen = list(match.groups()[:2]) if match else [value for value in split_values(values) if value]
+        log = bool(match and match[3])
+        if not chosen:
+            raise _unreadable(text, "its values are missing")
+        if match and float(chosen[0]) > float(chosen[1]):
+            raise _unreadable(text, "the first end of the range is above the second")
+        if log and float(chosen[0]) <= 0:
+            raise _unreadable(text, ":log searches orders of magnitude, so both ends must be above 0")
+        found[key] = Over(text, chosen, bool(match), log)
+    return found
+
+
+def _unreadable(text: str, reason: str) -> OptionError:
+    return OptionError(f"--over {text}: {reason}. Write lr=0.001..0.1:log, samples=50..300 or rank_rule=a,b.")
 
 
 def _changes(trial: Mapping[str, Any]) -> list[str]:
     """The values of a trial as overrides: `["lr=0.01"]`."""
     return [f"{key}={value}" for key, value in trial["values"].items()]
-
-
-def _ends(distribution: Any) -> Sequence[Any]:
-    return getattr(distribution, "choices", None) or (distribution.low, distribution.high)
 
 
 def _number(distribution: Any, text: str) -> Any:

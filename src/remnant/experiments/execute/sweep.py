@@ -11,7 +11,8 @@ from ..settings import Settings, resolve
 from .launch import Plan
 
 EXAMPLE = "threshold.start=0.90,0.95"
-RANGE = r"(?P<low>[-+.\de]+?)\.\.(?P<high>[-+.\de]+)(?P<log>:log)?"  # of --search: lr=0.001..0.1:log
+NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?"
+RANGE = rf"({NUMBER})\.\.({NUMBER})(:log)?"  # of --search: lr=0.001..0.1:log
 NOT_FINISHED = "not finished"
 
 # The columns of the table: key in result.json, factor and decimal places.
