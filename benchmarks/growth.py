@@ -58,7 +58,7 @@ def remembered(chunk: torch.Tensor, times: int = 1) -> None:
     for _ in range(times):
         for rows in chunk.split(1000):
             gram.add(rows.unsqueeze(0))
-    subspace.grow(gram.energy(0), 0.97)
+    subspace.grow(gram.of_group(0), 0.97)
 
 
 def over_widths(quick: bool) -> Points:

@@ -54,7 +54,7 @@ def consolidate_once(decay: int, width: int, n: int) -> None:
         gram.add(part[None])
     added, subspace = own() - start, Subspace(n, dtype=torch.float32)
     start = own()
-    count = subspace.grow(gram.energy(0), EPSILON)
+    count = subspace.grow(gram.of_group(0), EPSILON)
     grown, most = own() - start, ram("VmHWM") - before
     held = 1 - float(subspace.remove(rows).square().sum() / rows.square().sum())
     kept = 8 * n * (width + 1 if width else n) / 1e6

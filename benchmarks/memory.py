@@ -87,7 +87,7 @@ def consolidation(quick: bool) -> str:
             gram, subspace = Gram(1, n, rows.device), Subspace(n, dtype=torch.float32)
             for batch in rows.split(500):
                 gram.add(batch.unsqueeze(0))
-            ranks.append(subspace.grow(gram.energy(0), 0.97))
+            ranks.append(subspace.grow(gram.of_group(0), 0.97))
 
         slow, fast = seconds(plain, 1), seconds(ours, 3 if n < 4000 else 1)
         print(f"{n:>6} {count:>7} {slow:>10.2f} {fast:>7.2f} {slow / fast:>6.1f}×   {ranks[0]} = {ranks[-1]}")

@@ -116,7 +116,7 @@ def assert_as_alone(kind: Any, model: nn.Module, memory: GPM, drifts: list[float
     for name, subspaces in reference.subspaces.items():
         pairs = zip(*(x if isinstance(x, list) else [x] for x in (subspaces, memory.subspaces[name])), strict=True)
         for one, other in pairs:
-            assert torch.allclose(one.keep(torch.eye(one.capacity)), other.keep(torch.eye(one.capacity)), atol=1e-4)
+            assert torch.allclose(one.remove(torch.eye(one.capacity)), other.remove(torch.eye(one.capacity)), atol=1e-4)
 
 
 def fsdp_ends_as_one_process(kind: Any, rank: int, ranks: int, folder: Path) -> None:

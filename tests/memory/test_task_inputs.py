@@ -49,7 +49,7 @@ def test_a_rule_of_ones_own_may_let_directions_go() -> None:
     def last_task_alone(inputs: TaskInputs, threshold: float) -> None:
         assert threshold == 0.9
         inputs.subspace.load({"basis": inputs.subspace.basis[:, :0]})
-        inputs.subspace.grow(inputs.energy, threshold)
+        inputs.subspace.grow(inputs.rows_gram, threshold)
 
     grow_by(memory, last_task_alone)
     wide, narrow = torch.randn(40, 6, dtype=torch.float64), torch.randn(40, 1, dtype=torch.float64)

@@ -168,7 +168,7 @@ def test_the_public_codes_faults_are_switches() -> None:
         learn(each, 2)
     assert with_q.chosen["0"].keys() == without.chosen["0"].keys()
     inputs = [method.memory.subspaces["hidden.1"] for method in (with_q, without)]
-    assert not torch.allclose(inputs[0].keep(torch.eye(10)), inputs[1].keep(torch.eye(10)), atol=1e-6)  # type: ignore[union-attr]
+    assert not torch.allclose(inputs[0].remove(torch.eye(10)), inputs[1].remove(torch.eye(10)), atol=1e-6)  # type: ignore[union-attr]
 
 
 def test_killed_in_a_task_it_resumes_to_the_same_matrix(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from .drift import activation_drift
 from .gpm import GPM
 from .layers import LayerView, is_norm, register_layer, views_of
 from .recall.recognition import Recognition
+from .record.inputs import TaskInputs
 from .record.recorder import ConsolidationError
 from .report import LeakError, MemoryReport, StateError, Truncation, Verification
 from .saving import codec
@@ -13,7 +14,7 @@ from .steps.constraint import ProjectedLinear, StepProjector
 from .subspaces.projection import full_precision
 from .subspaces.subspace import RANK_RULES, Subspace
 from .subspaces.threshold import by_layer, parse_threshold
-from .task_inputs import TaskInputs, grow_by, task_inputs
+from .task_inputs import grow_by, task_inputs
 from .weights.discovery import UnsupportedError
 
 __all__ = [

@@ -56,7 +56,7 @@ def activation_drift(
     batches: Iterable[tuple[object, ...]],
     layers: Collection[str] | None = None,
 ) -> dict[str, Histogram]:
-    """Measures the interference activation (W_T − W_τ)·x_τ of each layer (Eq. 11) as a histogram.
+    """Measures the interference activation (W_T − W_τ)·x_τ of each layer (the text below Eq. 11) as a histogram.
 
     W_T − W_τ is the change of the layer's weights since task τ; a bias counts as the weight of an input of 1. x_τ are the
     layer's inputs in the network of task τ, so that changes of earlier layers do not count.

@@ -1,8 +1,10 @@
-"""Gradient Projection Memory for a model: Algorithm 1 of the paper, without the training loop."""
+"""Gradient Projection Memory for a model: Algorithm 1 of the paper, without its training loop, which is yours.
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+Here is what happens between tasks. `attach`, `project` and `restore`, which act on each step, are in steps/step_methods.py,
+and `recall` is in recall/recall_methods.py.
+"""
+
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -10,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from . import display
 from .audit import preconditions as checks
@@ -19,23 +21,24 @@ from .audit.verification import Verifier
 from .choices import CHOICES, REFUSED
 from .recall.loss import Loss, loss_of
 from .recall.recall import Recall
-from .recall.recognition import Recognition
+from .recall.recall_methods import RecallMethods
 from .record import recorder
-from .record.consolidation import Growth, all_or_nothing, remember
+from .record.consolidation import all_or_nothing, remember
+from .record.inputs import Growth
 from .record.recorder import Forward
 from .record.soft import grow_softly
 from .report import LayerReport, MemoryReport, Verification
 from .saving import copies, state
 from .steps.attachment import Attachment
 from .steps.constraint import Constraint
-from .steps.loop import Loop
+from .steps.step_methods import StepMethods
 from .subspaces.subspace import Subspace
 from .subspaces.threshold import ThresholdSetting, parse_threshold
 from .weights.discovery import Protection
 from .weights.own_parts import PART
 
 
-class GPM(Loop):
+class GPM(StepMethods, RecallMethods):
     """Remembers, for each layer, the subspace of inputs that past tasks used, and protects it from later steps.
 
     Let W be a layer's weight, W₀ its value at the start of the task, and M the remembered directions. Every step of an
@@ -63,7 +66,7 @@ class GPM(Loop):
         sketch: Saves memory in `consolidate`: a layer with n ≥ 2·sketch inputs takes n·sketch numbers instead of n². It then
             may remember a few more directions. Choose about twice the number of directions that one task adds.
         soft: α of SGP. A direction is then protected as much as the tasks have used it, so new tasks learn more and old ones
-            drift a little; the smaller α, the more. None protects all directions fully.
+            drift a little. A smaller α protects less; None protects all directions fully.
         own_rank: Gives each task a part of its own in every linear layer and convolution, U·V of this rank, which only
             `recall` brings back. The parts are submodules: make the memory before the optimizer. 0 leaves them out.
         keep_examples: Whether to keep eight examples of each task in RAM, whose outputs `verify` compares. False for private
@@ -101,9 +104,18 @@ class GPM(Loop):
         own_rank: int = 0,
         keep_examples: bool = True,
     ) -> None:
-        options: dict[str, Any] = {"bias": bias, "norm": norm, "rank_rule": rank_rule, "unsupported": unsupported}
-        options |= {"recall": recall, "keep_examples": keep_examples, "lora": lora, "sketch": sketch, "soft": soft}
-        options["own_rank"] = own_rank
+        options: dict[str, Any] = {
+            "bias": bias,
+            "norm": norm,
+            "rank_rule": rank_rule,
+            "unsupported": unsupported,
+            "recall": recall,
+            "keep_examples": keep_examples,
+            "lora": lora,
+            "sketch": sketch,
+            "soft": soft,
+            "own_rank": own_rank,
+        }
         for option, allowed in CHOICES.items():
             if options[option] not in allowed:
                 raise ValueError(f"{option}={options[option]!r}: choose one of {', '.join(map(repr, allowed))}.")
@@ -116,18 +128,18 @@ class GPM(Loop):
         if own_rank:
             self._protection.add_own_parts(own_rank)  # last: if anything is refused, the model stays as it was
         self._threshold_given, self._threshold = threshold, parsed.of
-        self._tasks, self._rank_rule, self._unsupported = 0, rank_rule, unsupported
+        self._tasks, self._rank_rule = 0, rank_rule
         self._growth: Growth | None = None  # replaces the rank rule
         if soft is not None:
             self._growth = partial(grow_softly, soft, rank_rule)
             for subspace in (each for weight in self._protection.weights for each in weight.subspaces):
-                subspace.weights = subspace.weights  # with weights, it stores its directions and never their complement
+                subspace.use_weights()
         patterns = {"protect": self._protection.protect, "exclude": self._protection.exclude}
         self._settings = {"threshold": parsed.setting, **patterns, **options}
         self._constraint = Constraint(self._protection)
         self._buffers = Buffers(self._protection)
         self._recall = Recall(self._protection, self._constraint) if recall else None
-        # With these, the plain model is no old task's network: a task's outputs need what the task keeps for itself.
+        # With own parts or norms per task, `verify` must put those of a task in place before it compares the task's outputs.
         own = self._recall if own_rank or norm == "per-task" else None
         self._verifier = Verifier(self._protection, self._constraint, self._buffers, own, keep_examples)
         self._attached: list[Attachment] = []
@@ -168,7 +180,7 @@ class GPM(Loop):
         forward: Forward | None = None,
         recall: bool | Loss = False,
     ) -> dict[str, int]:
-        """Remembers a task: runs its batches through the model and grows all subspaces (lines 13–22; Eq. 5, 8, 9).
+        """Remembers a task: runs its batches through the model and grows all subspaces (Algorithm 1, lines 14–22).
 
         Args:
             batches: A DataLoader or another iterable of batches, or a single batch as a tensor or dict.
@@ -187,55 +199,20 @@ class GPM(Loop):
             ConsolidationError: If the inputs of a layer could not be recorded. After any error or interrupt, the memory and
                 the model are as they were before.
         """
-        loss, counts = loss_of(recall) if recall else None, (samples, layer_samples or {})
+        loss, forward = loss_of(recall) if recall else None, forward or recorder.call
         with torch.inference_mode(False):
             self._check_model()
-            with self._lock, all_or_nothing(self) as weights:
-                return remember(self, batches, *counts, forward or recorder.call, weights, loss)
-
-    def _recalling(self) -> Recall:
-        if self._recall is None:
-            raise RuntimeError("This memory cannot recall: make it with GPM(model, recall=True).")
-        return self._recall
-
-    def recall(self, task: int) -> AbstractContextManager[None]:
-        """Turns the model into the network of an old task inside a `with` block, with its old outputs for every input.
-
-        Each protected weight becomes W·M_t·M_tᵀ, where M_t are the directions remembered up to task t, and every other
-        trained tensor gets the task's own value. The block is read-only: steps in it are an error.
-
-        Raises:
-            IndexError: If there is no such task; they count from 0.
-            RuntimeError: If the memory was made without `recall=True`, or a parameter has changed its shape.
-        """
-        return self._recalling().reading(task)
-
-    def recalled(self, task: int) -> dict[str, Tensor]:
-        """Returns the `state_dict` of an old task's network, to load into a copy of the model."""
-        with self.recall(task):
-            return copy.deepcopy(self._model.state_dict())
-
-    @contextmanager
-    def recalling(self) -> Iterator[None]:
-        """Lets you train the last task's network as it will be recalled, inside a `with` block.
-
-        Recall drops the part of W outside M_t, and training in the block makes up for that. Steps change only directions that
-        are new with the task, so no earlier task changes.
-        """
-        with self._recalling().training():
-            yield
-        self._verifier.remember_again()
-
-    def which_task(self, batch: Any, *, forward: Forward | None = None) -> Recognition:
-        """Recognises the task of each example: the smallest ‖x − B_t·B_tᵀ·x‖ over tasks t, at the first protected layer.
-
-        B_t are the directions of task t's own inputs. Returns a `Recognition` with `task` and `confidence`, which is
-        1 − best/second: 0 if two tasks fit equally well. It needs `recall=True`.
-        """
-        return self._recalling().recognise(batch, forward or recorder.call)
+            with self._lock, all_or_nothing(self) as anchors:
+                return remember(
+                    self, batches, samples, layer_samples or {}, forward=forward, anchors=anchors, loss=loss
+                )
 
     def report(self) -> MemoryReport:
-        """Returns how full each layer is and how many more tasks fit. `print` the result for a table."""
+        """Returns how full each layer is and how many more tasks fit. `print` the result for a table.
+
+        Returns:
+            A `MemoryReport`, with one `LayerReport` per protected layer.
+        """
         weights = self._protection.weights
         layers = tuple(LayerReport(w.name, w.capacity, w.rank, tuple(w.added)) for w in weights)
         records = self._recall.tasks if self._recall else []
@@ -261,9 +238,18 @@ class GPM(Loop):
             recall: Whether to check recalled tasks too: each must have the same outputs for these batches (any batches)
                 as before the current task. Without batches, the weights are compared.
 
+        Returns:
+            A `Verification`, with the leak of each layer and the drift of each old task. `print` it for a table.
+
         Raises:
             LeakError: If a leak exceeds the tolerance and the rounding of the weight's type, a buffer or fixed parameter
                 changed, or old outputs moved for a reason other than the weights. It is raised on all ranks.
+
+        Example:
+            >>> memory = GPM(nn.Linear(4, 2))
+            >>> added = memory.consolidate([torch.randn(20, 2) @ torch.randn(2, 4)])
+            >>> memory.verify().worst  # the largest leak: nothing has moved yet
+            0.0
         """
         with torch.inference_mode(False):
             self._check_model()
@@ -272,7 +258,7 @@ class GPM(Loop):
                 return self._verifier.verify(batches, tolerance, forward or recorder.call, own)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the memory's state, without the model's weights: save those with the model."""
+        """Returns the memory's state, for a checkpoint of your own. It lacks the model's weights: save those, too."""
         return state.collect(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -282,12 +268,16 @@ class GPM(Loop):
             state.restore(self, saved)
 
     def save(self, path: str | Path) -> None:
-        """Writes the memory to one safetensors file. An error leaves an existing file as it was."""
+        """Writes the memory, without the model's weights, to one safetensors file.
+
+        Args:
+            path: The file. If it exists, it is replaced, or after an error left as it was.
+        """
         state.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, *, threshold: ThresholdSetting | None = None) -> Self:
-        """Loads a memory that `save` wrote.
+        """Returns a memory that `save` wrote.
 
         Args:
             path: The file that `save` wrote.
@@ -296,5 +286,14 @@ class GPM(Loop):
 
         Raises:
             StateError: If the file is damaged or does not fit the model.
+
+        Example:
+            >>> from tempfile import TemporaryDirectory
+            >>> model = nn.Linear(4, 2)
+            >>> with TemporaryDirectory() as folder:
+            ...     GPM(model).save(f"{folder}/memory.safetensors")
+            ...     memory = GPM.load(f"{folder}/memory.safetensors", model)
+            >>> memory.report().layers
+            (LayerReport(name='model', capacity=5, rank=0, added=()),)
         """
         return state.load(cls, Path(path), model, threshold)

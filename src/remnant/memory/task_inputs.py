@@ -1,49 +1,16 @@
-"""A task's inputs to all protected layers: measured beside a memory, or remembered by a rule other than Eq. 5, 8 and 9."""
+"""Measures a task's inputs to all protected layers, or remembers them by another rule than Eq. 5, 8 and 9."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from .gpm import GPM
-from .record import batches as series
 from .record import recorder
+from .record.batches import each_batch
+from .record.inputs import Growth, TaskInputs
 from .record.recorder import Forward
-from .subspaces.gram import Energy
-from .subspaces.subspace import Subspace
 from .subspaces.threshold import by_layer
-
-
-class TaskInputs(NamedTuple):
-    """The rows X of a task's inputs to one layer, or to one group of a grouped layer, and the layer's subspace."""
-
-    layer: str
-    subspace: Subspace
-    energy: Energy | Tensor  # a tensor has the counts of one-hot inputs
-    rows: int
-
-    @property
-    def along(self) -> Tensor:
-        """‖X·m‖² for each direction m of `subspace.basis`."""
-        if isinstance(self.energy, Energy):
-            return self.energy.along(self.subspace.basis.to(self.energy.tensor))
-        return self.energy @ self.subspace.basis.to(self.energy)
-
-    @property
-    def total(self) -> Tensor:
-        """‖X‖²."""
-        return self.energy.total() if isinstance(self.energy, Energy) else self.energy.sum()
-
-    @property
-    def gram(self) -> Tensor:
-        """XᵀX."""
-        if isinstance(self.energy, Tensor):
-            return self.energy.diag()
-        return self.energy.tensor.mT @ self.energy.tensor if self.energy.is_rows else self.energy.tensor
-
-
-Growth = Callable[[TaskInputs, float], None]  # changes the subspace, given the threshold ε
 
 
 def grow_by(memory: GPM, growth: Growth) -> None:
@@ -53,9 +20,7 @@ def grow_by(memory: GPM, growth: Growth) -> None:
         memory: The memory. A copy of it does not have the function.
         growth: Called with the task's inputs to a layer and ε; it changes `inputs.subspace`.
     """
-    memory._growth = lambda weight, subspace, gram, group, threshold: growth(
-        TaskInputs(weight.name, subspace, gram.energy(group), gram.count), threshold
-    )
+    memory._growth = growth
 
 
 @torch.no_grad()
@@ -87,9 +52,9 @@ def task_inputs(
     grams = recorder.empty_grams(weights)
     examples = by_layer(layer_samples or {}, [weight.name for weight in weights], "layer_samples")
     sinks = {weight: grams[weight.name].add for weight in weights}
-    recorder.record_rows(memory._model, sinks, series.stream(batches), forward or recorder.call, examples)
+    recorder.record_rows(memory._model, sinks, each_batch(batches), forward or recorder.call, examples)
     return [
-        TaskInputs(weight.name, subspace, grams[weight.name].energy(group), grams[weight.name].count)
+        TaskInputs(weight.name, subspace, grams[weight.name].of_group(group), grams[weight.name].count)
         for weight in weights
         for group, subspace in enumerate(weight.subspaces)
     ]

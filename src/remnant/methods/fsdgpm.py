@@ -143,7 +143,7 @@ class FSDGPM(Replay, GradientProjection):
         subspace = inputs.subspace
         subspace.load({"basis": subspace.basis[:, :0]})
         subspace.weights = subspace.weights  # keeps directions and not their complement
-        subspace.grow(inputs.energy, threshold, self.rank_rule)
+        subspace.grow(inputs.rows_gram, threshold, self.rank_rule)
 
     @property
     def nbytes(self) -> int:

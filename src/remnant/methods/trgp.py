@@ -125,7 +125,7 @@ class TRGP(OwnScales):
         """Adds directions as GPM does, and chooses B_t: the fewest, strongest first, that hold the share ε of the energy."""
         subspace = inputs.subspace
         old = subspace.rank
-        subspace.grow(inputs.energy, threshold, self.rank_rule)
+        subspace.grow(inputs.rows_gram, threshold, self.rank_rule)
         along, order = inputs.along.sort(descending=True)
         count = int((along.cumsum(0) < threshold * inputs.total).sum()) + 1
         self.chosen.setdefault(str(self.task), {})[inputs.layer] = order[:count].sort().values

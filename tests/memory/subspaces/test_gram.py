@@ -31,8 +31,8 @@ def test_chunks_with_empty_columns_give_the_gram_matrix_of_all_rows(
         gram.add(parts[-1])
     rows = torch.cat(parts, dim=1).double()
     torch.testing.assert_close(gram.matrix(), rows.mT @ rows)
-    energy = gram.energy(0)
-    whole = energy.tensor.mT @ energy.tensor if energy.is_rows else energy.tensor
+    found = gram.of_group(0)
+    whole = found.tensor.mT @ found.tensor if found.is_rows else found.tensor
     torch.testing.assert_close(whole, rows[0].mT @ rows[0])
 
 
@@ -56,11 +56,11 @@ def test_a_faint_direction_of_float64_rows_is_remembered_at_a_threshold_of_one(f
     gram = Gram(1, 40, CPU)
     gram.add(rows[None])
     subspace = Subspace(40)
-    assert subspace.grow(gram.energy(0), 1.0) == 5
+    assert subspace.grow(gram.of_group(0), 1.0) == 5
     assert float(subspace.remove(rows).norm() / rows.norm()) < 1e-15
-    assert subspace.grow(gram.energy(0), 1.0) == 0, "rounding adds nothing"
+    assert subspace.grow(gram.of_group(0), 1.0) == 0, "rounding adds nothing"
     few = Subspace(40)
-    assert few.grow(gram.energy(0), 0.5) <= 4
+    assert few.grow(gram.of_group(0), 0.5) <= 4
 
 
 def test_a_float64_network_with_faint_inputs_does_not_drift() -> None:

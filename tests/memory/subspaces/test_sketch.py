@@ -37,19 +37,19 @@ cases = st.tuples(st.integers(20, 60), st.integers(5, 90), st.floats(0, 20), st.
 def test_a_sketch_never_exceeds_the_gram_matrix_and_knows_what_it_lacks(case: tuple, width: int) -> None:  # type: ignore[type-arg]
     size, count, decay, seed = case
     x = rows(count, size, decay, seed)
-    gram, energy = x.mT @ x, sketched(x, width).energy(0)
-    approximation = energy.tensor.mT @ energy.tensor
+    gram, sketch = x.mT @ x, sketched(x, width).of_group(0)
+    approximation = sketch.tensor.mT @ sketch.tensor
     largest = float(torch.linalg.eigvalsh(gram)[-1])
     assert float(torch.linalg.eigvalsh(gram - approximation)[0]) > -1e-10 * largest
-    assert float(energy.total()) == pytest.approx(float(gram.trace()), rel=1e-12)
-    assert float(energy.rest) == pytest.approx(float((gram - approximation).trace()), abs=1e-9 * float(gram.trace()))
+    assert float(sketch.energy()) == pytest.approx(float(gram.trace()), rel=1e-12)
+    assert float(sketch.rest) == pytest.approx(float((gram - approximation).trace()), abs=1e-9 * float(gram.trace()))
 
 
 @pytest.mark.parametrize("decay", [2.0, 8.0, 20.0])
 def test_the_mean_error_stays_within_the_bound(decay: float) -> None:
     x, width = rows(200, 60, decay, 1), 16
     values = torch.linalg.eigvalsh(x.mT @ x).flip(0)
-    error = torch.stack([torch.as_tensor(sketched(x, width, seed).energy(0).rest) for seed in range(30)]).mean()
+    error = torch.stack([torch.as_tensor(sketched(x, width, seed).of_group(0).rest) for seed in range(30)]).mean()
     bounds = [float((1 + k / (width - k - 1)) * values[k:].sum()) for k in range(width - 1)]
     assert float(values[width:].sum()) < float(error) < 1.05 * min(bounds)
 
@@ -61,13 +61,13 @@ def test_the_directions_of_a_sketch_hold_the_threshold(case: tuple, threshold: f
     subspace = Subspace(size)
     for x in (first, second):
         sketch = sketched(x, size // 2)
-        energy, exact = sketch.energy(0), Gram(1, size, CPU)
+        approximate, exact = sketch.of_group(0), Gram(1, size, CPU)
         exact.add(x[None])
-        fewest = subspace.copy().grow(exact.energy(0), threshold)
-        added = subspace.grow(energy, threshold)
+        fewest = subspace.copy().grow(exact.of_group(0), threshold)
+        added = subspace.grow(approximate, threshold)
         if sketch.missing <= 1 - threshold:
             assert added >= fewest
-            assert float(subspace.keep(x).square().sum()) >= (threshold - 1e-9) * float(x.square().sum())
+            assert float((x - subspace.remove(x)).square().sum()) >= (threshold - 1e-9) * float(x.square().sum())
 
 
 def test_rows_of_lower_rank_than_the_sketch_are_exact() -> None:
@@ -75,8 +75,8 @@ def test_rows_of_lower_rank_than_the_sketch_are_exact() -> None:
     exact = Gram(1, 50, CPU)
     exact.add(x[None])
     one, other = Subspace(50), Subspace(50)
-    assert one.grow(exact.energy(0), 0.999) == other.grow(sketched(x, 12).energy(0), 0.999)
-    assert torch.allclose(one.keep(torch.eye(50).double()), other.keep(torch.eye(50).double()), atol=1e-8)
+    assert one.grow(exact.of_group(0), 0.999) == other.grow(sketched(x, 12).of_group(0), 0.999)
+    assert torch.allclose(one.remove(torch.eye(50).double()), other.remove(torch.eye(50).double()), atol=1e-8)
 
 
 def test_the_parts_of_two_processes_add_up() -> None:
@@ -84,7 +84,7 @@ def test_the_parts_of_two_processes_add_up() -> None:
     whole, part = sketched(x, 8), sketched(x[:25], 8)
     part.replace(part.matrix() + sketched(x[25:], 8).matrix(), 40)
     assert torch.allclose(
-        part.energy(0).tensor.mT @ part.energy(0).tensor, whole.energy(0).tensor.mT @ whole.energy(0).tensor
+        part.of_group(0).tensor.mT @ part.of_group(0).tensor, whole.of_group(0).tensor.mT @ whole.of_group(0).tensor
     )
 
 

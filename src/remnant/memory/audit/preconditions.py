@@ -1,20 +1,28 @@
 """Refuses and reports mistakes that would let a model forget unnoticed."""
 
+from __future__ import annotations
+
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..record.recorder import ConsolidationError, Grams, call, inputs_left_out
 from ..report import Verification
+from ..subspaces.subspace import Subspace
 from ..weights.discovery import Protection
 from ..weights.distributed import reshard
 from ..weights.lora import Adapter, merge
-from ..weights.protected import ProtectedWeight, Weights
+from ..weights.protected import ProtectedWeight
 from .probe import Probe
-from .trial import change_of, percent, restored
+from .trial import Found, change_of, percent, restored
 
+if TYPE_CHECKING:
+    from ..gpm import GPM
+
+SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
 INCONCLUSIVE = "Whether the memory covers every use of the weights could not be tested on this model: {}."
 RANDOM = (
     "The model's outputs are random in eval mode: dropout or noise stays on. The memory holds the inputs of the passes that "
@@ -81,14 +89,18 @@ def check_model(protection: Protection) -> None:
             )
 
 
-def refuse(
-    probe: Probe,
-    weights: Weights,
-    grams: Grams,
-    stepped: Collection[Tensor],
-    uncovered: Mapping[ProtectedWeight, float],
-) -> list[str]:
-    """Refuses weights with uncovered uses. Returns the trained ones without inputs, on which the outputs do not depend."""
+def refuse(probe: Probe, protection: Protection, grams: Grams, stepped: Collection[Tensor]) -> tuple[Found, list[str]]:
+    """Refuses weights with uncovered uses, and LoRA adapters that cannot be merged.
+
+    Returns:
+        The weights to fix instead of refusing them (with unsupported="freeze"), and the names of the trained weights without
+        inputs, on which the outputs do not depend.
+    """
+    if protection.sharded:
+        probe.share_examples()
+    found = {} if protection.unsupported == "free" else probe.uncovered()
+    fixed, uncovered = (found, {}) if protection.unsupported == "freeze" else ({}, found)
+    weights = [weight for weight in protection.weights if weight not in fixed]
     unseen = [weight for weight in weights if not grams[weight.name].count]
     trained = [weight for weight in unseen if any(p in stepped for p in weight.parameters)]
     if read := [repr(weight.name) for weight in trained if weight in uncovered or probe.inconclusive]:
@@ -96,7 +108,9 @@ def refuse(
     if uncovered:
         named = [f"{w.name!r} ({type(w.sites[0].module).__name__}, {percent(by)})" for w, by in uncovered.items()]
         raise ConsolidationError(UNCOVERED.format(", ".join(named)))
-    return [repr(weight.name) for weight in trained]
+    if protection.adapters and protection.unsupported != "free":
+        refuse_merges(protection.adapters, probe)
+    return fixed, [repr(weight.name) for weight in trained]
 
 
 @torch.no_grad()
@@ -118,14 +132,17 @@ def refuse_merges(adapters: Sequence[Adapter], probe: Probe) -> None:
 
 
 def warn(
+    memory: GPM,
     probe: Probe,
-    moved: Verification,
-    buffers: Sequence[str],
-    full: Sequence[str],
+    grown: Sequence[tuple[ProtectedWeight, list[Subspace], int]],
+    moving: Sequence[str],
     unreached: Sequence[str],
     coarse: Sequence[str],
 ) -> None:
-    """Warns the code that called GPM's method about everything that was found."""
+    """Warns the code that called `GPM.consolidate` about everything that was found."""
+    full = [weight.name for weight, _, count in grown if weight.rank < weight.capacity == weight.rank + count]
+    moved = Verification((*memory._constraint.checks(), *memory._buffers.checks(probe)), SUSPICIOUS)
+    buffers = moving if memory._protection.unsupported == "error" else []
     left_out = inputs_left_out(probe.model, probe.examples) if probe.forward is call else []
     messages = [
         INCONCLUSIVE.format(probe.inconclusive) if probe.inconclusive else "",

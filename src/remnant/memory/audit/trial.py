@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..subspaces.gram import outside_rows, span_everything
+from ..subspaces.gram import Gram, GroupGram
 from ..weights.distributed import sharded_like, whole
 from ..weights.protected import Bias, ProtectedWeight, Weights
 
@@ -25,6 +25,7 @@ SIZE = 0.1  # the change, relative to each parameter's RMS
 LARGER = 10  # times that size, in the second try
 NOISY = 1e-3  # outputs that change more from one pass to the next cannot be compared
 HUGE = 1000  # times as large as ordinary outputs: the −1e9 of a mask, for example
+ENOUGH_TO_SPAN = 2  # times as many rows as columns usually span all of them
 NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
 ZERO = 1e-60  # smaller outputs count as zero; the smallest float32 is 1e-45
 
@@ -138,6 +139,59 @@ class Trial:
         alone = {weight: self._moved_by(unseen, [weight]) for weight in testable if bool((together > allowed).any())}
         found = {weight: float(by[by > allowed].max()) for weight, by in alone.items() if bool((by > allowed).any())}
         return found or dict.fromkeys(alone, float(together.max()))
+
+
+def outside_rows(rows: list[Tensor], eps: float, stack: Tensor) -> Tensor:
+    """The part of a stack (groups, outputs, n) that gives 0 for every row (or one-hot index), up to a rounding of eps."""
+    rows = [part for part in rows if part.numel()]
+    if not rows:
+        return stack
+    if not rows[0].is_floating_point():
+        return stack.index_fill(2, torch.cat([part.flatten() for part in rows]).unique(), 0)
+    tolerance = min(8 * eps, 1e-3)
+    if tolerance < 1e-7:
+        grams = [GroupGram(own.double(), is_rows=True, exact=True) for own in torch.cat(rows, dim=1)]
+    else:  # exact to 1e-8, and faster
+        layer_gram = Gram(len(stack), stack.shape[2], stack.device)
+        for part in rows:
+            layer_gram.add(part)
+        grams = [layer_gram.of_group(group) for group in range(len(stack))]
+    outside = []
+    for matrix, gram in zip(stack, grams, strict=True):
+        if gram.exact:
+            basis, sizes, _ = torch.linalg.svd(gram.tensor.mT, full_matrices=False)
+        elif gram.is_rows:
+            values, vectors = torch.linalg.eigh(gram.tensor @ gram.tensor.mT)  # a GPU's SVD takes ten times as long
+            sizes = values.clamp(min=0).sqrt()
+            basis = gram.tensor.mT @ (vectors / sizes.clamp(min=torch.finfo(torch.float64).tiny))
+        else:
+            least = tolerance**2 * gram.energy() * torch.eye(stack.shape[2], dtype=torch.float64, device=stack.device)
+            if not int(torch.linalg.cholesky_ex(gram.tensor - least)[1]):
+                outside.append(torch.zeros_like(matrix))  # the rows have more than the tolerance in every direction
+                continue
+            values, basis = torch.linalg.eigh(gram.tensor)
+            sizes = values.clamp(min=0).sqrt()
+        basis = basis[:, sizes > tolerance * sizes.max()]
+        for _ in range(2):  # once leaves rounding behind
+            matrix = matrix - (matrix @ basis) @ basis.mT
+        outside.append(matrix)
+    return torch.stack(outside)
+
+
+def span_everything(rows: list[Tensor], eps: float) -> bool:
+    """Whether `outside_rows` would leave nothing, because some of the rows already reach every direction of every group."""
+    groups, _, size = rows[0].shape if rows and rows[0].is_floating_point() else (0, 0, 0)
+    step = max(1, sum(part.shape[1] for part in rows) // max(1, ENOUGH_TO_SPAN * size))
+    some = torch.cat([part[:, ::step] for part in rows], dim=1) if groups else torch.zeros(0, 0, 1, device="cpu")
+    tolerance = min(8 * eps, 1e-3)
+    if some.shape[1] < size or not groups or tolerance < 1e-7:
+        return False
+    gram = Gram(groups, size, some.device)
+    gram.add(some)
+    norms = [torch.linalg.vector_norm(part, dim=(1, 2), dtype=torch.float64) for part in rows]
+    least = tolerance**2 * torch.stack(norms).square().sum(0).to(gram.device)
+    margin = gram.matrix() - torch.diag_embed(least[:, None].expand(-1, size))
+    return not bool(torch.linalg.cholesky_ex(margin)[1].any())
 
 
 def _beside_used(weight: ProtectedWeight, rows: list[Tensor], stack: Tensor) -> Tensor:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from ..record import recorder
-from ..record.batches import is_numbered, stream, tensors_in
-from ..record.consolidation import filling, share_grams
+from ..record.batches import each_batch, is_numbered, tensors_in
+from ..record.consolidation import share_grams, sinks_for_own_batches
 from ..record.recorder import Forward, Grams
 from ..report import LeakError, TaskCheck, Verification
 from ..weights.discovery import Protection
-from ..weights.distributed import InStep, summed
+from ..weights.distributed import SynchronisedBatches, summed
 from .probe import NARROW_ROUNDINGS, Probe
 from .state import Buffers, checksum
 from .trial import change_of, ordinary, percent, placed
@@ -195,16 +195,16 @@ class Verifier:
         uncovered = ""
         for name, series in batches.items() if numbered else [("batches", batches)]:
             probe, moved, total, most, count, message = Probe(self.protection, forward), 0.0, 0.0, 0.0, 0, NO_EXAMPLES
-            turns = InStep(stream(series), sharded=self.protection.sharded)
-            sinks = filling(grams, self.protection, turns)
-            for batch in turns:
+            synchronised = SynchronisedBatches(each_batch(series), sharded=self.protection.sharded)
+            sinks = sinks_for_own_batches(grams, self.protection, synchronised)
+            for batch in synchronised:
                 with self._own_of(name) if numbered else nullcontext():
                     now = probe.outputs(batch, sinks)
                     with self._anchored():
                         then = probe.outputs(batch)
                 read |= self.buffers.read_by(probe, batch)
                 message = NO_NUMBERS if any(len(x) for x in tensors_in(batch) if x.ndim) else message
-                if not turns.own:
+                if synchronised.repeating:
                     continue
                 size = sum(float(x[x.isfinite() & ordinary(x)].double().square().sum()) for x in then)
                 by = change_of(then, now)

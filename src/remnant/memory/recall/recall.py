@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..audit.probe import Probe
 from ..audit.trial import change_of, placed
-from ..record.batches import is_numbered, map_tensors, stream, tensors_in
+from ..record.batches import each_batch, is_numbered, map_tensors, tensors_in
 from ..record.consolidation import Grown
 from ..record.recorder import Forward, Grams, eager_eval, record_rows
 from ..report import TaskCheck, Truncation
@@ -51,7 +51,7 @@ class Recall:
         after = {weight.name: subspaces for weight, subspaces, _ in grown}
         inputs = [type(subspace)(subspace.capacity, device=subspace.basis.device) for subspace in after[first]]
         for group, subspace in enumerate(inputs):
-            subspace.grow(grams[first].energy(group), thresholds[first])
+            subspace.grow(grams[first].of_group(group), thresholds[first])
         ranks = {name: [subspace.rank for subspace in subspaces] for name, subspaces in after.items()}
         return TaskRecord(ranks, self._changed(), first, inputs)
 
@@ -216,7 +216,7 @@ class Recall:
             return [TaskCheck(f"task {t}, recalled weights", change_of(*pair)) for t, pair in enumerate(pairs)]
         given = batches.items() if is_numbered(batches) else [(None, batches)]
         moved: dict[int, float] = {}
-        for number, batch in ((number, batch) for number, series in given for batch in stream(series)):
+        for number, batch in ((number, batch) for number, series in given for batch in each_batch(series)):
             for task in tasks if number is None else [number]:
                 with self.reading(task):
                     today = [
@@ -234,7 +234,7 @@ class Recall:
         model = self._protection.model
         device = next(model.parameters()).device
         with eager_eval(model), nullcontext() if task is None else self.reading(task):
-            for batch in stream(batches):
+            for batch in each_batch(batches):
                 on_device = map_tensors(batch, lambda x: x.to(device))
                 examples = len(next(tensors_in(batch)))
                 total += examples * loss(forward(model, on_device), on_device).double().cpu()

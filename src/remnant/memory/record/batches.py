@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 
-def stream(batches: Any) -> Iterator[Any]:
+def each_batch(batches: Any) -> Iterator[Any]:
     """Yields the batches. A tensor or dict is one batch, anything else is a series of them."""
     if isinstance(batches, tuple) and len({(x.dtype, x.ndim) for x in batches if isinstance(x, Tensor)}) > 1:
         # Taken as two batches, the labels would be remembered as inputs.

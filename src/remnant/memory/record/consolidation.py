@@ -1,11 +1,11 @@
-"""Remembering a task (Algorithm 1, lines 13–22), completely or not at all.
+"""Remembering a task (Algorithm 1, lines 14–22), completely or not at all.
 
 `remember` records the task's inputs in all processes (`gather`), grows every subspace (`grow`) and starts the next task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,25 +17,22 @@ from ..audit import preconditions as checks
 from ..audit.probe import Probe
 from ..audit.state import shorten_rows
 from ..recall.loss import Loss
-from ..report import Verification
 from ..subspaces.subspace import Subspace
 from ..subspaces.threshold import by_layer
 from ..weights import lora, own_parts
 from ..weights.discovery import Protection
-from ..weights.distributed import InStep, from_process, object_from_process, summed, world
+from ..weights.distributed import SynchronisedBatches, from_process, object_from_process, summed, world
 from ..weights.protected import ProtectedWeight, Weights
-from . import batches as series
 from . import recorder
+from .batches import each_batch, sample
+from .inputs import Growth, TaskInputs
 from .recorder import ConsolidationError, Examples, Forward, Grams, Sinks
 
 if TYPE_CHECKING:
     from ..gpm import GPM
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
-SUSPICIOUS = 0.01  # a larger leak means that steps bypassed the memory
 ROUNDING = 1e-9  # share of the energy
-# Changes a subspace, given its weight, the Gram matrices of all groups, the number of its group, and the threshold.
-Growth = Callable[[ProtectedWeight, Subspace, Any, int, float], None]
 Grown = list[tuple[ProtectedWeight, list[Subspace], int]]  # weight, its new subspaces, the number of added directions
 
 
@@ -44,57 +41,54 @@ def remember(
     batches: Any,
     samples: int | None,
     layer_samples: Mapping[str, int],
+    *,
     forward: Forward,
     anchors: dict[Tensor, Tensor],
     loss: Loss | None,
 ) -> dict[str, int]:
     """Grows all subspaces by a task's inputs and starts the next task with these anchors; see `GPM.consolidate`."""
     weights, task = memory._protection.weights, memory._tasks
-    trained = memory._recalling().mean_loss(batches, forward, loss) if loss else 0.0
+    loss_as_trained = memory._recalling().mean_loss(batches, forward, loss) if loss else 0.0
     thresholds = {weight.name: memory._threshold(weight.name, task) for weight in weights}
     probe = Probe(memory._protection, forward)
+    # Lines 14–16: a forward pass constructs the representation matrix R of each layer; here, its Gram matrix.
     grams = gather(memory._protection, batches, task, samples, layer_samples, forward=probe.remembering)
-    if memory._protection.sharded:
-        probe.share_examples()
-    uncovered = {} if memory._unsupported == "free" else probe.uncovered()
-    fixed = uncovered if memory._unsupported == "freeze" else {}
-    refused = uncovered if memory._unsupported == "error" else {}
-    stepped, held = memory._constraint.stepped, [weight for weight in weights if weight not in fixed]
-    unreached = checks.refuse(probe, held, grams, stepped, refused)
-    if memory._protection.adapters and memory._unsupported != "free":
-        checks.refuse_merges(memory._protection.adapters, probe)
-    moving = memory._buffers.moving(probe, trained=bool(stepped))
+    fixed, unreached = checks.refuse(probe, memory._protection, grams, memory._constraint.stepped)
+    moving = memory._buffers.moving(probe, trained=bool(memory._constraint.stepped))
+    # Lines 17–22: for each layer, remove the part of R inside M, choose k directions of the rest, and add them to M.
     grown = grow(weights, grams, thresholds, memory._growth or memory._rank_rule, fixed)
-    full = [weight.name for weight, _, count in grown if weight.rank < weight.capacity == weight.rank + count]
-    unprotected = moving if memory._unsupported == "error" else []
-    moved = Verification((*memory._constraint.checks(), *memory._buffers.checks(probe)), SUSPICIOUS)
-    sketched = [weight for weight in weights if weight.sketch]
-    coarse = too_coarse(sketched, grams, thresholds) if sketched else []
-    checks.warn(probe, moved, unprotected, full, unreached, coarse)
+    coarse = too_coarse(weights, grams, thresholds) if memory._settings["sketch"] else []
+    checks.warn(memory, probe, grown, moving, unreached, coarse)
     record = memory._recall.record(grown, grams, thresholds, probe) if memory._recall else None
-    for weight, subspaces, count in grown:  # from here on the memory changes; all before may still refuse the task
-        weight.adopt(subspaces, [*weight.added, count] if count >= 0 else _without(weight.added, -count))
-    memory._tasks += 1
-    shorten_rows(memory._protection)
-    # The forward pass may have changed weights, by clamping them for example. The outputs are those of the changed ones.
-    anchors = {p: x if torch.equal(p, x) else p.detach().clone() for p, x in anchors.items()}
-    if memory._protection.adapters:
-        lora.restart(memory._protection.adapters, weights, memory._tasks)
-        anchors = {}  # the weights of the next task are other ones
-    memory._constraint.begin_task(anchors)
-    memory._buffers.begin_task(moving)
+    _begin_next_task(memory, grown, anchors, moving)  # until here, nothing in the memory has changed
     memory._verifier.remember(task, probe)
     if memory._recall and record:
         memory._recall.add(record)
         if loss:
-            memory._recall.add_truncation(trained, memory._recall.mean_loss(batches, forward, loss, task))
+            memory._recall.add_truncation(loss_as_trained, memory._recall.mean_loss(batches, forward, loss, task))
     if memory._protection.own_parts:
         own_parts.restart(memory._protection.own_parts, memory._tasks, memory._constraint.optimizers)
     return {weight.name: count for weight, _, count in grown}
 
 
+def _begin_next_task(memory: GPM, grown: Grown, anchors: dict[Tensor, Tensor], moving: list[str]) -> None:
+    """Replaces the subspaces by the grown ones, and takes today's weights as W₀."""
+    weights, adapters = memory._protection.weights, memory._protection.adapters
+    for weight, subspaces, count in grown:
+        weight.adopt(subspaces, [*weight.added, count] if count >= 0 else _without(weight.added, -count))
+    memory._tasks += 1
+    shorten_rows(memory._protection)
+    # The forward pass may have changed weights, by clamping them for example. The outputs are those of the changed ones.
+    anchors = {p: x if torch.equal(p, x) else p.detach().clone() for p, x in anchors.items()}
+    if adapters:
+        lora.restart(adapters, weights, memory._tasks)
+        anchors = {}  # the next task trains other adapters, so `begin_task` copies the weights again
+    memory._constraint.begin_task(anchors)
+    memory._buffers.begin_task(moving)
+
+
 def _without(added: list[int], count: int) -> list[int]:
-    """The directions of each task, and none of one more whose rule has let `count` go. The last tasks lose them."""
+    """How many directions each task still has after a rule has removed `count` of them, the latest tasks' first."""
     kept: list[int] = []
     for each in added:
         kept.append(min(each, sum(added) - count - sum(kept)))
@@ -103,10 +97,10 @@ def _without(added: list[int], count: int) -> list[int]:
 
 @contextmanager
 def all_or_nothing(memory: GPM) -> Iterator[dict[Tensor, Tensor]]:
-    """Gives the memory and its model back their state if the block ends by any exception, an interrupt included.
+    """Restores the memory and its model if the block raises any exception, including KeyboardInterrupt.
 
-    The block replaces attributes and never changes what they hold, so that references to the old values are enough. It gets
-    copies of the protected and frozen parameters, which serve as the anchors of the next task if it succeeds.
+    References to the old values of attributes are enough, because the block replaces these values and never changes them.
+    The block gets copies of the protected and frozen parameters, which become the anchors of the next task.
     """
     parts = [memory, memory._constraint, memory._buffers, memory._verifier, *memory._protection.weights]
     attributes = [(part, dict(vars(part))) for part in [*parts, *([memory._recall] if memory._recall else [])]]
@@ -154,23 +148,22 @@ def gather(
             raise ValueError(f"{option} is {value!r}: it must be a positive whole number, or None for all.")
     examples = by_layer(layer_samples, [weight.name for weight in protection.weights], "layer_samples")
     rank, ranks = (0, 1) if protection.parallel else world()  # with tensor parallelism, all see the same data
-    stream = series.stream(batches)
+    series = each_batch(batches)
     if samples is not None:
         share = samples // ranks + (rank < samples % ranks)
-        stream = series.sample(stream, share, seed=task * ranks + rank)
+        series = sample(series, share, seed=task * ranks + rank)
     if world()[1] > 1:  # each process has its own running statistics until DistributedDataParallel's next forward pass
         for buffer in protection.model.buffers():
             buffer.copy_(from_process(0, buffer))
     grams = recorder.empty_grams(protection.weights)
     sinks: Sinks = {weight: grams[weight.name].add for weight in protection.weights}
-    turns: Iterable[Any] = stream
     if protection.sharded:
-        turns = together = InStep(stream, sharded=True)
-        sinks = filling(grams, protection, together)
+        synchronised = SynchronisedBatches(series, sharded=True)
+        series, sinks = iter(synchronised), sinks_for_own_batches(grams, protection, synchronised)
     count = 0
     failure: Exception | None = None
     try:
-        count = recorder.record_rows(protection.model, sinks, turns, forward, examples)
+        count = recorder.record_rows(protection.model, sinks, series, forward, examples)
     except Exception as error:
         failure = error  # raised below: the other processes must know first, since they wait for this one
     failures, count = summed(torch.tensor([failure is not None, count], device="cpu")).tolist()
@@ -195,11 +188,11 @@ def gather(
     return grams
 
 
-def filling(grams: Grams, protection: Protection, batches: InStep) -> Sinks:
-    """The sinks that add the rows of this process's own batches to the Grams."""
+def sinks_for_own_batches(grams: Grams, protection: Protection, batches: SynchronisedBatches) -> Sinks:
+    """Returns sinks that add rows to the Grams, except those of a batch that this process repeats for the others."""
 
     def add(name: str, rows: Tensor) -> None:
-        if batches.own:
+        if not batches.repeating:
             grams[name].add(rows)
 
     return {weight: partial(add, weight.name) for weight in protection.weights}
@@ -218,7 +211,10 @@ def grow(
     rule: str | Growth,
     fixed: Collection[ProtectedWeight],
 ) -> Grown:
-    """Returns grown copies of all subspaces (lines 17–21), those of `fixed` weights full. Processes take turns and share."""
+    """Returns grown copies of all subspaces (Algorithm 1, lines 17–22); those of `fixed` weights are filled.
+
+    With several processes, each of them grows some of the subspaces and sends them to the others.
+    """
     grown: Grown = []
     rank, ranks = world()
     for number, weight in enumerate(weights):
@@ -231,9 +227,9 @@ def grow(
             elif weight in fixed:
                 subspace.fill()
             elif isinstance(rule, str):
-                subspace.grow(gram.energy(group), threshold, rule)
+                subspace.grow(gram.of_group(group), threshold, rule)
             else:
-                rule(weight, subspace, gram, group, threshold)
+                rule(TaskInputs(weight.name, subspace, gram.of_group(group), gram.count), threshold)
             if ranks > 1:
                 _share(subspace, number % ranks)
         grown.append((weight, subspaces, sum(subspace.rank for subspace in subspaces) - before))
@@ -241,7 +237,7 @@ def grow(
 
 
 def too_coarse(weights: Weights, grams: Grams, thresholds: Mapping[str, float]) -> list[str]:
-    """Names the layers whose sketch lacks more than 1 − ε of the energy. A process knows about those that it has grown."""
+    """Names the layers whose sketch lacks more than 1 − ε of the energy, in whichever process has grown them."""
     lacking = summed(
         torch.tensor([int(grams[w.name].missing > 1 - thresholds[w.name] + ROUNDING) for w in weights], device="cpu")
     )

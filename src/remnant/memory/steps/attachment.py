@@ -12,10 +12,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..weights.own_parts import PART
 from .optimizer_weights import OptimizerWeights
-from .rounds import Rounds
+from .turn_taking import TurnTaking
 
 if TYPE_CHECKING:
-    from .loop import Loop
+    from .step_methods import StepMethods
 
 ROUNDING_STEPS = 8  # the rounding of that many plain SGD steps adds up to less than one unit in the last place
 EXACT = {torch.float32, torch.float64}
@@ -25,9 +25,9 @@ ATTACHMENTS: WeakSet[Attachment] = WeakSet()  # of all memories
 class Attachment:
     """Projects the gradients before each step of an optimizer and restores the weights after it."""
 
-    def __init__(self, optimizer: Optimizer, memory: Loop) -> None:
+    def __init__(self, optimizer: Optimizer, memory: StepMethods) -> None:
         self._optimizer, self._memory, self._constraint = ref(optimizer), ref(memory), memory._constraint
-        self._rounds: Rounds = memory._attached[0]._rounds if memory._attached else Rounds(self._constraint)
+        self._turns: TurnTaking = memory._attached[0]._turns if memory._attached else TurnTaking(self._constraint)
         protected = set(memory._protection.parameters)
         for other in list(ATTACHMENTS):
             if other._memory() is None:
@@ -58,7 +58,7 @@ class Attachment:
         ATTACHMENTS.discard(self)
         if (optimizer := self.optimizer) is not None:
             self._constraint.optimizers.discard(optimizer)
-            self._rounds.leave(optimizer)
+            self._turns.leave(optimizer)
 
     def check(self) -> None:
         """Refuses an optimizer of another model, or of a selected parameter that is new or was frozen before."""
@@ -84,7 +84,7 @@ class Attachment:
         self._untrained = [parameter for parameter in trained if not parameter.requires_grad]
         self._types = {parameter.dtype for parameter in trained}
         self._trained, self._weights = trained, OptimizerWeights(self._constraint, trained)
-        self._rounds.join(optimizer, trained)
+        self._turns.join(optimizer, trained)
 
     def _check_parts(self) -> None:
         """Refuses to train a weight whose own part no attached optimizer trains."""
@@ -117,10 +117,10 @@ class Attachment:
         # args[0] is the optimizer. A closure computes gradients inside the step, so they must be projected in there.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            if not self._rounds.before_step(optimizer):
+            if not self._turns.before_step(optimizer):
                 self._project()
             return None
-        self._rounds.end_turns()
+        self._turns.end_turns()
 
         def projected() -> Any:
             with torch.enable_grad():
@@ -137,7 +137,7 @@ class Attachment:
             return
         self._constraint.steps += 1
         self._constraint.unmark(self._trained)
-        if self._rounds.after_step(optimizer):
+        if self._turns.after_step(optimizer):
             return
         if self._weights.anchors is not self._constraint.anchors:  # a closure that was not called has projected nothing
             self._weights = OptimizerWeights(self._constraint, self._trained)
@@ -149,10 +149,10 @@ class Attachment:
         # A plain step is a multiple of the projected gradient. A weight and its bias are projected together, so they need
         # one learning rate. Narrower types' rounding would leak.
         along_gradient = plain and last and len({group["lr"] for group in groups}) == 1 and self._types <= EXACT
-        # Several optimizers usually take turns. In every eighth turn all of them restore against rounding.
-        turn = self._constraint.steps // len(self._constraint.optimizers)
+        # Several optimizers usually take turns. In every eighth cycle all of them restore against rounding.
+        cycle = self._constraint.steps // len(self._constraint.optimizers)
         self._weights.restore(
-            along_gradient=along_gradient and turn % ROUNDING_STEPS != 0,
+            along_gradient=along_gradient and cycle % ROUNDING_STEPS != 0,
             only_rows=last and (plain or kind in (SparseAdam, Adagrad)),
         )
 
@@ -165,7 +165,7 @@ def hooked_optimizers(optimizer: Any) -> list[Optimizer]:
     """Returns the optimizers in a chain of wrappers whose `step` torch lets us hook: an optimizer, and what it wraps.
 
     Raises:
-        TypeError: If it is no optimizer.
+        TypeError: If it is not an optimizer.
         ValueError: If it takes its steps in another way than by `step`.
     """
     found: list[Optimizer] = []

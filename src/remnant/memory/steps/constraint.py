@@ -95,7 +95,7 @@ class Constraint:
             torch._foreach_zero_(shards(frozen))
 
     def settle(self) -> None:
-        """Restores the weights if optimizers that take turns are in the middle of a round. Refused in a recalled network."""
+        """Restores the weights if optimizers that take turns are in the middle of a cycle. Refused in a recalled network."""
         self.check_steps()
         if self.unsettled:
             self.restore()

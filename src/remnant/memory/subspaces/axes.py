@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..saving import valid
-from .gram import Energy
+from .gram import GroupGram
 from .subspace import Subspace, rank_needed
 
 
@@ -44,9 +44,9 @@ class AxisSubspace(Subspace):
     def remove(self, x: Tensor) -> Tensor:
         return x * (1 - self._stored.to(x))
 
-    def grow(self, gram: Tensor | Energy, threshold: float, rule: str = "paper") -> int:
+    def grow(self, gram: Tensor | GroupGram, threshold: float, rule: str = "paper") -> int:
         """As for any subspace; `gram` is the diagonal of the Gram matrix, which counts the indices."""
-        if isinstance(gram, Energy) or gram.shape != (self.capacity,):
+        if isinstance(gram, GroupGram) or gram.shape != (self.capacity,):
             raise ValueError(f"One-hot inputs have a diagonal Gram: pass the {self.capacity} counts.")
         counts = gram.to(torch.float64)
         total = counts.sum()

@@ -9,23 +9,24 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from . import lanczos
+
 BLOCK = 512  # columns per block of the triangle: a Gram matrix is symmetric, so half of it is enough
 CHUNK = 2**22  # numbers converted to float64 at a time
 LANCZOS_FROM = 1024  # a full decomposition of a smaller matrix is as fast
-LANCZOS_BLOCK = 48
 LANCZOS_SHARE = 0.34  # share of all directions beyond which a full decomposition is cheaper
 WIDE, WIDE_SHARE = 3072, 0.6  # the same share from this width on
-PER_DIRECTION = 3  # Lanczos needs about three directions for each one that it finds
-ENOUGH_TO_SPAN = 2  # times as many rows as columns usually span all of them
-PRECISION = 1e-12  # residual ‖Gv − λv‖ relative to the largest eigenvalue, as a full decomposition leaves
 
 
 @dataclass(frozen=True)
-class Energy:
-    """The Gram matrix of one subspace's rows R, as RᵀR, or as R itself while R has fewer rows than columns.
+class GroupGram:
+    """The Gram matrix RᵀR of the rows of one group, which has one subspace. With few rows, it stores R itself.
 
-    `exact` rows are those of a float64 network: their SVD finds directions whose energy RᵀR would round away.
-    `rest` is energy of which only the amount is known, because the rows are a sketch of more rows.
+    Attributes:
+        tensor: RᵀR, or R.
+        is_rows: Whether it is R, which is smaller while R has fewer rows than columns.
+        exact: Whether the rows come from a float64 network: their SVD finds directions whose energy RᵀR would round away.
+        rest: Energy that the rows lack because they are a sketch of more rows. Only its amount is known.
     """
 
     tensor: Tensor
@@ -40,14 +41,14 @@ class Energy:
             raise ValueError(f"A Gram matrix is square (rowsᵀ @ rows); this one has shape {tuple(gram.shape)}.")
         return cls(gram.to(torch.float64))
 
-    def total(self) -> Tensor:
+    def energy(self) -> Tensor:
         """‖R‖² (Frobenius)."""
         return self.tensor.square().sum() + self.rest if self.is_rows else self.tensor.diagonal().sum()
 
-    def outside(self, basis: Tensor, *, complement: bool = False) -> "Energy":
-        """The energy of R̂ = R − R·M·Mᵀ (Eq. 8); for a Gram matrix, on both of its sides at once.
+    def outside(self, basis: Tensor, *, complement: bool = False) -> "GroupGram":
+        """The Gram matrix of R̂ = R − R·M·Mᵀ (Eq. 8): RᵀR is projected on both sides, and R on one.
 
-        With a basis N of M's complement it is R·N: the same rows R̂ in the coordinates of N's columns.
+        With a basis N of M's complement it is that of R·N: the same rows R̂ in the coordinates of N's columns.
         """
         if complement:
             return replace(self, tensor=(self.tensor if self.is_rows else basis.mT @ self.tensor) @ basis)
@@ -55,7 +56,7 @@ class Energy:
             return replace(self, tensor=self.tensor - (self.tensor @ basis) @ basis.mT)
         inside = basis @ (basis.mT @ self.tensor)
         both = (inside @ basis) @ basis.mT
-        return Energy(self.tensor - inside - inside.mT + both)
+        return GroupGram(self.tensor - inside - inside.mT + both)
 
     def along(self, basis: Tensor) -> Tensor:
         """‖R·m‖² for every column m."""
@@ -70,13 +71,13 @@ class Energy:
             _, sizes, vectors = torch.linalg.svd(self.tensor, full_matrices=False)
             return sizes.square(), vectors.mT
         matrix = self.tensor @ self.tensor.mT if self.is_rows else self.tensor
-        found, n = None, matrix.shape[0]
+        found, n = None, len(matrix)
         if n >= LANCZOS_FROM and enough < 0.999 * float(matrix.diagonal().sum()):
             most = int((WIDE_SHARE if n >= WIDE else LANCZOS_SHARE) * n)
             # k eigenvalues sum to at most √k·‖G‖, so Lanczos is not tried where it is certain to fail.
-            if enough <= (most / PER_DIRECTION) ** 0.5 * float(matrix.norm()):
-                found = _lanczos(matrix, enough, most)
-        values, vectors = found or _descending(matrix)
+            if enough <= (most / lanczos.PER_DIRECTION) ** 0.5 * float(matrix.norm()):
+                found = lanczos.leading(matrix, enough, most)
+        values, vectors = found or (x.flip(-1) for x in torch.linalg.eigh(matrix))
         return values.clamp(min=0), vectors
 
     def directions(self, values: Tensor, vectors: Tensor, count: int) -> Tensor:
@@ -151,11 +152,11 @@ class Gram:
         """Replaces this process's sum by that of all processes."""
         self._few, self._sum, self.count = [], matrix, count
 
-    def energy(self, group: int) -> Energy:
+    def of_group(self, group: int) -> GroupGram:
         if self._sum is None:
-            return Energy(torch.cat(self._few, dim=1)[group], is_rows=True, exact=self._exact)
+            return GroupGram(torch.cat(self._few, dim=1)[group], is_rows=True, exact=self._exact)
         upper = self._sum[group]
-        return Energy(upper.triu() + upper.triu(1).mT)
+        return GroupGram(upper.triu() + upper.triu(1).mT)
 
 
 def _used_columns(rows: Tensor) -> Tensor | None:
@@ -196,95 +197,5 @@ class Counts:
     def replace(self, counts: Tensor, count: int) -> None:
         self._counts, self.count = counts, count
 
-    def energy(self, group: int) -> Tensor:
+    def of_group(self, group: int) -> Tensor:
         return self._counts
-
-
-def _descending(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    values, vectors = torch.linalg.eigh(matrix)
-    return values.flip(0), vectors.flip(1)
-
-
-def _lanczos(matrix: Tensor, enough: float, most: int) -> tuple[Tensor, Tensor] | None:
-    """Block Lanczos: grows an orthonormal basis V of the Krylov space of a random block until its Ritz pairs are exact."""
-    n = matrix.shape[0]
-    start = torch.randn(n, LANCZOS_BLOCK, generator=torch.Generator().manual_seed(n), dtype=matrix.dtype, device="cpu")
-    block = torch.linalg.qr(start.to(matrix.device))[0]
-    columns = matrix.new_empty(n, most + LANCZOS_BLOCK)
-    small = matrix.new_zeros(most + LANCZOS_BLOCK, most + LANCZOS_BLOCK)  # VᵀGV
-    size = checked = 0
-    while size < most:
-        columns[:, size : size + LANCZOS_BLOCK] = block
-        before, size = size, size + LANCZOS_BLOCK
-        basis = columns[:, :size]
-        image = matrix @ block
-        overlap = basis.mT @ image
-        image = image - basis @ overlap
-        again = basis.mT @ image  # a second pass: the rounding of one pass would grow from block to block
-        block, coupling = torch.linalg.qr(image - basis @ again)
-        small[:size, before:size] = overlap + again
-        small[before:size, :size] = (overlap + again).mT
-        if size < 1.15 * checked or float(small.diagonal()[:size].sum()) < enough:
-            continue
-        checked = size
-        values, vectors = _descending(small[:size, :size])
-        count = int((values.cumsum(0) < enough).sum()) + 2  # one more than needed, so that the cut is certain
-        if PER_DIRECTION * count > most:
-            return None
-        residual = (coupling @ vectors[before:, :count]).norm(dim=0).max() / values[0]
-        if count <= before and float(residual) < PRECISION:
-            return values[:count], basis @ vectors[:, :count]
-    return None
-
-
-def outside_rows(rows: list[Tensor], eps: float, stack: Tensor) -> Tensor:
-    """The part of a stack (groups, outputs, n) that gives 0 for every row (or one-hot index), up to a rounding of eps."""
-    rows = [part for part in rows if part.numel()]
-    if not rows:
-        return stack
-    if not rows[0].is_floating_point():
-        return stack.index_fill(2, torch.cat([part.flatten() for part in rows]).unique(), 0)
-    tolerance = min(8 * eps, 1e-3)
-    if tolerance < 1e-7:
-        energies = [Energy(own.double(), is_rows=True, exact=True) for own in torch.cat(rows, dim=1)]
-    else:  # exact to 1e-8, and faster
-        gram = Gram(len(stack), stack.shape[2], stack.device)
-        for part in rows:
-            gram.add(part)
-        energies = [gram.energy(group) for group in range(len(stack))]
-    outside = []
-    for matrix, energy in zip(stack, energies, strict=True):
-        if energy.exact:
-            basis, sizes, _ = torch.linalg.svd(energy.tensor.mT, full_matrices=False)
-        elif energy.is_rows:
-            values, vectors = torch.linalg.eigh(energy.tensor @ energy.tensor.mT)  # a GPU's SVD takes ten times as long
-            sizes = values.clamp(min=0).sqrt()
-            basis = energy.tensor.mT @ (vectors / sizes.clamp(min=torch.finfo(torch.float64).tiny))
-        else:
-            least = tolerance**2 * energy.total() * torch.eye(stack.shape[2], dtype=torch.float64, device=stack.device)
-            if not int(torch.linalg.cholesky_ex(energy.tensor - least)[1]):
-                outside.append(torch.zeros_like(matrix))  # the rows have more than the tolerance in every direction
-                continue
-            values, basis = torch.linalg.eigh(energy.tensor)
-            sizes = values.clamp(min=0).sqrt()
-        basis = basis[:, sizes > tolerance * sizes.max()]
-        for _ in range(2):  # once leaves rounding behind
-            matrix = matrix - (matrix @ basis) @ basis.mT
-        outside.append(matrix)
-    return torch.stack(outside)
-
-
-def span_everything(rows: list[Tensor], eps: float) -> bool:
-    """Whether `outside_rows` would leave nothing, because some of the rows already reach every direction of every group."""
-    groups, _, size = rows[0].shape if rows and rows[0].is_floating_point() else (0, 0, 0)
-    step = max(1, sum(part.shape[1] for part in rows) // max(1, ENOUGH_TO_SPAN * size))
-    some = torch.cat([part[:, ::step] for part in rows], dim=1) if groups else torch.zeros(0, 0, 1, device="cpu")
-    tolerance = min(8 * eps, 1e-3)
-    if some.shape[1] < size or not groups or tolerance < 1e-7:
-        return False
-    gram = Gram(groups, size, some.device)
-    gram.add(some)
-    norms = [torch.linalg.vector_norm(part, dim=(1, 2), dtype=torch.float64) for part in rows]
-    least = tolerance**2 * torch.stack(norms).square().sum(0).to(gram.device)
-    margin = gram.matrix() - torch.diag_embed(least[:, None].expand(-1, size))
-    return not bool(torch.linalg.cholesky_ex(margin)[1].any())

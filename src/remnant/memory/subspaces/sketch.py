@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .gram import CHUNK, Energy
+from .gram import CHUNK, GroupGram
 
 
 class Sketch:
@@ -16,7 +16,7 @@ class Sketch:
     .. math:: E\,\mathrm{tr}(G - \hat G) \le \left(1 + \frac{k}{w - k - 1}\right) \sum_{j > k} \lambda_j(G).
 
     So directions that explain a share ε of the energy by Ĝ explain at least ε of the real energy. The sums of several
-    processes may be added. `missing` is the largest share of energy that Ĝ lacked when `energy` was called.
+    processes may be added. `missing` is the largest share of energy that Ĝ lacked when `of_group` was called.
     """
 
     def __init__(self, groups: int, random: Tensor) -> None:
@@ -45,7 +45,7 @@ class Sketch:
     def is_finite(self) -> bool:
         return bool(self._sum[:, :, -1].isfinite().all())
 
-    def energy(self, group: int) -> Energy:
+    def of_group(self, group: int) -> GroupGram:
         """Rows F with FᵀF = Ĝ, and the energy that they lack."""
         sums, total = self._sum[group, :, :-1], self._sum[group, :, -1].sum()
         core = self._random.mT @ sums
@@ -55,11 +55,11 @@ class Sketch:
         rows = (vectors[:, met] / values[met].sqrt()).mT @ sums.mT
         rest = (total - rows.square().sum()).clamp(min=0)
         self.missing = max(self.missing, float(rest / total) if bool(total > 0) else 0.0)
-        return Energy(rows, is_rows=True, rest=rest)
+        return GroupGram(rows, is_rows=True, rest=rest)
 
     def energy_of(self, stack: Tensor) -> Tensor:
         """‖W·Fᵀ‖² of a stack of matrices W, summed over the groups: at most ‖W·Rᵀ‖²."""
-        parts = [(x.to(self._sum) @ self.energy(group).tensor.mT).square().sum() for group, x in enumerate(stack)]
+        parts = [(x.to(self._sum) @ self.of_group(group).tensor.mT).square().sum() for group, x in enumerate(stack)]
         return torch.stack(parts).sum()
 
 

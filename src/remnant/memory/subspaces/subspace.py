@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..saving import valid
-from .gram import Energy
+from .gram import GroupGram
 
 RANK_RULES = ("paper", "authors", "ranked")
 
@@ -90,11 +90,6 @@ class Subspace:
         return self.capacity - columns if self._is_complement else columns
 
     @property
-    def full(self) -> bool:
-        """Whether every direction is remembered."""
-        return self.rank == self.capacity
-
-    @property
     def basis(self) -> Tensor:
         """M: n×k, orthonormal columns."""
         return _complement(self._stored) if self._is_complement else self._stored
@@ -113,6 +108,10 @@ class Subspace:
     def weights(self, weights: Tensor) -> None:
         self._check_weights(weights)
         self._store(self.basis.contiguous(), weights=weights.detach().to(self._stored, copy=True))
+
+    def use_weights(self) -> None:
+        """Stores a weight for each direction from now on, and the directions themselves instead of their complement."""
+        self.weights = self.weights
 
     def _check_weights(self, weights: Tensor) -> None:
         if weights.shape != (self.rank,):
@@ -135,11 +134,7 @@ class Subspace:
             inside = inside * self._weights.to(x)
         return x - inside @ stored.mT
 
-    def keep(self, x: Tensor) -> Tensor:
-        """Returns the part of x (…×n) inside the subspace."""
-        return x - self.remove(x)
-
-    def grow(self, gram: Tensor | Energy, threshold: float, rule: str = "paper") -> int:
+    def grow(self, gram: Tensor | GroupGram, threshold: float, rule: str = "paper") -> int:
         """Adds the fewest directions that bring the explained energy to the threshold (Eq. 5; Eq. 8–9 for later tasks).
 
         Args:
@@ -151,22 +146,22 @@ class Subspace:
         Returns:
             The number of added directions.
         """
-        energy = gram if isinstance(gram, Energy) else Energy.of(gram)
-        if energy.tensor.shape[-1] != self.capacity:
-            raise ValueError(f"A Gram of {energy.tensor.shape[-1]} inputs cannot grow a subspace of {self.capacity}.")
-        total, room = energy.total(), self.capacity - self.rank
+        new = gram if isinstance(gram, GroupGram) else GroupGram.of(gram)
+        if new.tensor.shape[-1] != self.capacity:
+            raise ValueError(f"A Gram of {new.tensor.shape[-1]} inputs cannot grow a subspace of {self.capacity}.")
+        total, room = new.energy(), self.capacity - self.rank
         if not room or not bool(total > 0):
             return 0
-        old = self._stored.to(energy.tensor)
-        residual = energy.outside(old, complement=self._is_complement) if self.rank else energy
-        captured = (total - residual.total()).clamp(min=0)
+        old = self._stored.to(new.tensor)
+        residual = new.outside(old, complement=self._is_complement) if self.rank else new
+        captured = (total - residual.energy()).clamp(min=0)
         ranked = rule == "ranked" and self.rank > 0
         values, vectors = residual.spectrum(enough=float(threshold * total - (0 if ranked else captured)))
         count = rank_needed(values, captured, total, threshold, rule, size=self.capacity, first=self.rank == 0)
         if ranked:
             noise = self.capacity * torch.finfo(torch.float64).eps * total
             real = values[values > noise]
-            count = ranked_count(energy.along(self.basis.to(old)), real, threshold * total - noise)
+            count = ranked_count(new.along(self.basis.to(old)), real, threshold * total - noise)
         if threshold == 1 and residual.exact:  # every direction, however little energy it has
             count = int((values > (self.capacity * torch.finfo(torch.float64).eps) ** 2 * total).sum())
         count = min(count, room)

@@ -98,14 +98,14 @@ def reshard(model: nn.Module) -> list[Any]:
     return sharded
 
 
-class InStep:
-    """Batches of this process, the last one repeated until every process has had all of its own.
+class SynchronisedBatches:
+    """The batches of this process. With a sharded model, it repeats the last one until every process has read all of its own.
 
-    Every forward pass of a sharded model needs all processes. `own` is False while a batch is repeated.
+    Every forward pass of a sharded model needs all processes. `repeating` is True while a batch is repeated.
     """
 
     def __init__(self, batches: Iterable[Any], *, sharded: bool) -> None:
-        self._batches, self._sharded, self.own = batches, sharded, True
+        self._batches, self._sharded, self.repeating = batches, sharded, False
 
     def __iter__(self) -> Iterator[Any]:
         return self._together() if self._sharded else iter(self._batches)
@@ -117,10 +117,10 @@ class InStep:
                 batch = next(series, ENDED)
             except Exception as error:
                 batch, failure = ENDED, error  # raised below: the other processes wait for this one
-            self.own = batch is not ENDED
-            last = batch if self.own else last
+            self.repeating = batch is ENDED
+            last = last if self.repeating else batch
             running, without = summed(
-                torch.tensor([int(self.own), int(failure is not None or last is ENDED)], device="cpu")
+                torch.tensor([int(not self.repeating), int(failure is not None or last is ENDED)], device="cpu")
             ).tolist()
             if failure is not None:
                 raise failure

@@ -9,12 +9,12 @@ from .constraint import Constraint
 from .optimizer_weights import OptimizerWeights
 
 
-class Rounds:
-    """Projects at the first step of a round and restores after the last one, which saves doing both for every optimizer.
+class TurnTaking:
+    """Projects at the first step of a cycle and restores after the last one, instead of doing both for every optimizer.
 
-    The first round of a task shows whether the optimizers take turns. If one of them steps twice in a round or is left out,
-    as by a gradient scaler, every step restores from then on. Inside a round W·M = W₀·M does not hold yet; every use of the
-    memory that reads the weights restores them first.
+    In a cycle, each optimizer steps once. The first cycle of a task shows whether they take turns. If one of them steps twice
+    in a cycle or is left out (a gradient scaler may skip it), every step restores from then on. Within a cycle W·M = W₀·M does
+    not hold yet, so every method of the memory that reads the weights restores them first.
     """
 
     def __init__(self, constraint: Constraint) -> None:
@@ -34,9 +34,9 @@ class Rounds:
             if len(together := {optimizer for p in weight.parameters for optimizer in owners.get(p, ())}) > 1:
                 self._sharing.update(together)
         self._weights: OptimizerWeights | None = None  # all that they train, once they take turns
-        self._projected: dict[Tensor, tuple[int, int]] = {}  # their gradients, as the first step of the round left them
-        self._stepped: set[int] = set()  # the ids of those that stepped in this round
-        self._first = 0  # the id of the one that begins each round
+        self._projected: dict[Tensor, tuple[int, int]] = {}  # their gradients, as the first step of the cycle left them
+        self._stepped: set[int] = set()  # the ids of those that stepped in this cycle
+        self._first = 0  # the id of the one that begins each cycle
         self._broken = False
 
     def join(self, optimizer: Optimizer, parameters: set[Tensor]) -> None:
@@ -73,7 +73,7 @@ class Rounds:
         return True
 
     def after_step(self, optimizer: Optimizer) -> bool:
-        """Returns whether the weights of an optimizer are restored at the end of the round, or have just been."""
+        """Returns whether the weights of an optimizer are restored at the end of the cycle, or have just been."""
         if self._broken or optimizer not in self._sharing:
             return False
         self._first = self._first or id(optimizer)

@@ -1,4 +1,4 @@
-"""The part of a memory that a training loop calls: around each step of an optimizer, or of the loop's own."""
+"""The methods of GPM that act on each step: `attach`, `detach`, `project`, `clip_grad_norm_` and `restore`."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -14,8 +14,8 @@ from .constraint import Constraint
 AnyOptimizer = TypeVar("AnyOptimizer")
 
 
-class Loop:
-    """The methods of GPM that keep W·M = W₀·M while a task is trained."""
+class StepMethods:
+    """Keeps W·M = W₀·M while a task is trained: by the hooks of an optimizer, or in a loop that calls the methods itself."""
 
     _protection: Protection
     _constraint: Constraint
@@ -23,7 +23,7 @@ class Loop:
     _attached: list[Attachment]
 
     def attach(self, optimizer: AnyOptimizer) -> AnyOptimizer:
-        """Makes every step of an optimizer keep W·M = W₀·M (line 9). Attaching it again changes nothing.
+        """Makes every step of an optimizer keep W·M = W₀·M (Algorithm 1, line 9). Attaching it again changes nothing.
 
         Args:
             optimizer: A torch optimizer, or a wrapper that holds one as `optimizer` or `base_optimizer` (accelerate,

@@ -1,4 +1,4 @@
-"""Optimizers that share weights and take turns: one projection and one restore per round, and nothing leaks."""
+"""Optimizers that share weights and take turns: one projection and one restore per cycle, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def learn(model: nn.Module, *optimizers: Optimizer, steps: int = 5) -> None:
 def test_a_round_restores_once_and_leaks_nothing(kind: type[Optimizer], restores: list[int]) -> None:
     model, memory, *optimizers = split(kind, 0.05)
     learn(model, *optimizers, steps=3)
-    assert restores == [4] * 4  # twice while it learns the order, then once in each round
+    assert restores == [4] * 4  # twice while it learns the order, then once in each cycle
     assert leak(memory) < 1e-5
 
 
@@ -75,8 +75,8 @@ def test_an_optimizer_that_steps_twice_restores_its_own_weights_again(restores: 
     assert len(restores) == 10
 
 
-def test_a_skipped_step_leaves_no_forward_pass_inside_a_round() -> None:
-    """A gradient scaler may leave out the step that begins a round. The others then end an iteration, not a round."""
+def test_a_skipped_step_leaves_no_forward_pass_inside_a_cycle() -> None:
+    """A gradient scaler may leave out the step that begins a cycle. The others then end an iteration, not a cycle."""
     model, memory, for_weights, for_biases = split()
     learn(model, for_weights, for_biases)
     learn(model, for_biases, steps=1)
@@ -86,7 +86,7 @@ def test_a_skipped_step_leaves_no_forward_pass_inside_a_round() -> None:
 
 
 @pytest.mark.parametrize("use", ["verify", "state_dict", "restore", "detach"])
-def test_every_use_of_the_memory_settles_an_unfinished_round(use: str) -> None:
+def test_every_use_of_the_memory_settles_an_unfinished_cycle(use: str) -> None:
     model, memory, for_weights, for_biases = split()
     learn(model, for_weights, for_biases, steps=2)
     learn(model, for_weights, steps=1)
@@ -96,7 +96,7 @@ def test_every_use_of_the_memory_settles_an_unfinished_round(use: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["memory", "model"])
-def test_a_memory_saved_inside_a_round_comes_back_settled(first: str, tmp_path: Path) -> None:
+def test_a_memory_saved_inside_a_cycle_comes_back_settled(first: str, tmp_path: Path) -> None:
     """The weights may have been saved before the memory settled them."""
     model, memory, for_weights, for_biases = split()
     learn(model, for_weights, for_biases, steps=2)
@@ -118,7 +118,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("first", ["memory", "model"])
-def test_a_copy_made_inside_a_round_is_settled(way: str, first: str) -> None:
+def test_a_copy_made_inside_a_cycle_is_settled(way: str, first: str) -> None:
     model, memory, for_weights, for_biases = split()
     learn(model, for_weights, for_biases, steps=2)
     learn(model, for_weights, steps=1)
@@ -131,7 +131,7 @@ def test_a_copy_made_inside_a_round_is_settled(way: str, first: str) -> None:
     torch.testing.assert_close(copied._model.state_dict(), model.state_dict())
 
 
-def test_a_gradient_that_changes_inside_a_round_is_projected_again() -> None:
+def test_a_gradient_that_changes_inside_a_cycle_is_projected_again() -> None:
     model, memory, for_weights, for_biases = split()
     learn(model, for_weights, for_biases)
     backward(model)
