@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -341,6 +342,39 @@ def test_what_would_fail_at_the_end_fails_at_the_start() -> None:
         one.fit(Module(), task(1))
     with pytest.raises(ValueError, match="none of the model's parameters"):
         trainer(gpm).fit(Module(), task(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"samples": 0}, "samples is 0: it must be a positive whole number, or None for all"),
+        ({"samples": "all"}, "samples is 'all'"),
+        (
+            {"forward": lambda batch: None},
+            r"forward must be a function of \(model, batch\), and this one takes \(batch\)",
+        ),
+        ({"forward": 3}, "and it is 3"),
+        ({"batches": lambda: []}, r"batches must be a function of \(trainer\), and this one takes \(\)"),
+    ],
+)
+def test_options_that_consolidate_would_refuse_are_refused_at_once(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        GPMCallback(**options)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_new_callback_for_each_task_gives_a_warning() -> None:
+    model, gpm = Module(), GPMCallback(threshold=ENERGY)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Another")
+        for number in range(2):
+            trainer(gpm).fit(model, task(number))
+        trainer(GPMCallback(gpm.memory)).fit(model, task(2))
+        trainer(GPMCallback(threshold=ENERGY)).fit(Module(), task(0))
+    with pytest.warns(
+        UserWarning, match=r"remembered 3 task\(s\) of this model.* Make the callback once, before the loop"
+    ):
+        trainer(GPMCallback(threshold=ENERGY)).fit(model, task(3))
 
 
 def learn_on_two_ranks(rank: int, folder: Path, port: int) -> None:

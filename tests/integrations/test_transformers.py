@@ -227,6 +227,20 @@ def test_a_crash_remembers_nothing_and_gives_max_grad_norm_back(tmp_path: Path) 
     assert args.max_grad_norm == 1.0
 
 
+def test_a_callback_that_each_trainer_makes_for_itself_gives_a_warning(tmp_path: Path) -> None:
+    model = classifier()
+    train(model, task(0), [GPMTrainerCallback], arguments(tmp_path))
+    with pytest.warns(UserWarning, match=r"Another GPMTrainerCallback has remembered 1 task\(s\) of this model"):
+        train(model, task(1), [GPMTrainerCallback], arguments(tmp_path))
+
+
+def test_batches_that_could_not_be_called_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"batches must be a function of \(\), and this one takes \(trainer\)"):
+        GPMTrainerCallback(batches=lambda trainer: [])  # type: ignore[misc,arg-type]
+    with pytest.raises(ValueError, match="samples is 'all'"):
+        GPMTrainerCallback(samples="all")  # type: ignore[arg-type]
+
+
 class Stream(torch.utils.data.IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         while True:

@@ -6,7 +6,7 @@ from weakref import ref
 
 from remnant.memory import GPM
 
-from .task_memory import Forward, TaskMemory, at_most
+from .task_memory import Forward, TaskMemory, at_most, check_function
 
 try:
     from lightning.pytorch import Callback
@@ -50,6 +50,7 @@ class GPMCallback(TaskMemory, Callback):
         **options: Any,
     ) -> None:
         super().__init__(memory, samples=samples, forward=forward, **options)
+        check_function("batches", batches, "trainer")
         self._batches, self._restore_best = batches, restore_best
         self._saved: Mapping[str, Any] | None = None  # the memory in the checkpoint from which this fit continues
         self._finished = True  # whether the task of the last fit is remembered

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from remnant.memory import GPM, LeakError, Verification
 
 Forward = Callable[[nn.Module, Any], object]
+REMEMBERED: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # model → tasks that a callback has remembered
 
 
 class TaskMemory:
@@ -33,9 +35,13 @@ class TaskMemory:
                 "own_rank adds parameters to the model, and a callback makes its memory after the optimizer. Make the memory "
                 "before you train, and pass it: memory=GPM(model, recall=True, own_rank=…)."
             )
+        if samples is not None and (type(samples) is not int or samples < 1):
+            raise ValueError(f"samples is {samples!r}: it must be a positive whole number, or None for all.")
+        check_function("forward", forward, "model", "batch")
         signature(GPM).bind(None, **options)  # an unknown option is an error now, not when training starts
         self._memory, self._options = memory, options
         self._samples, self._forward = samples, forward
+        self._model: nn.Module | None = None  # that of the current task
         self.verification: Verification | None = None
         """What `memory.verify()` found at the end of the last task, before the task was remembered."""
 
@@ -56,6 +62,7 @@ class TaskMemory:
         """Attaches the memory to the optimizers of a task. `saved` is the memory's state, if the task continues."""
         if self._memory is None:
             self._memory = GPM(model, **self._options)
+        self._model = model
         self._memory.detach()  # a task that failed may have left its optimizers
         try:
             for optimizer in optimizers:
@@ -67,12 +74,20 @@ class TaskMemory:
             self._memory.load_state_dict(saved)
         elif len(self._memory):
             self._check_weights()
+        elif model in REMEMBERED:
+            warnings.warn(
+                f"Another {type(self).__name__} has remembered {REMEMBERED[model]} task(s) of this model, which this new one "
+                "does not protect. Make the callback once, before the loop over the tasks, and pass that object each time.",
+                stacklevel=2,
+            )
 
     def finish_task(self, batches: Any) -> None:
         """Proves that the old tasks were protected, remembers this one, and lets go of its optimizers."""
         self.verification = self.memory.verify()
         self.memory.consolidate(batches, samples=self._samples, forward=self._forward)
         self.memory.detach()
+        if self._model is not None:
+            REMEMBERED[self._model] = len(self.memory)
 
     def _check_weights(self) -> None:
         """Refuses weights of another time: they would not fit the memory."""
@@ -86,6 +101,23 @@ class TaskMemory:
                 "remembered. Testing with a checkpoint (ckpt_path=…) loads its weights into the model, for example."
             )
             raise
+
+
+def check_function(name: str, function: object, *arguments: str) -> None:
+    """Refuses a function that could not be called with these arguments, which would be noticed only after training."""
+    if function is None:
+        return
+    expected = f"{name} must be a function of ({', '.join(arguments)})"
+    if not callable(function):
+        raise ValueError(f"{expected}, and it is {function!r:.60}.")
+    try:
+        form = signature(function)
+    except ValueError:  # some functions that are written in C do not tell
+        return
+    try:
+        form.bind(*arguments)
+    except TypeError:
+        raise ValueError(f"{expected}, and this one takes {form}.") from None
 
 
 def at_most(count: int, batches: Any) -> Any:

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from remnant.memory import GPM, codec
 
 from .padding import Unpadded
-from .task_memory import Forward, TaskMemory, at_most
+from .task_memory import Forward, TaskMemory, at_most, check_function
 
 FILE = "memory.safetensors"
 
@@ -47,6 +47,7 @@ class GPMTrainerCallback(TaskMemory, TrainerCallback):
         **options: Any,
     ) -> None:
         super().__init__(memory, samples=samples, forward=forward, **options)
+        check_function("batches", batches)
         self._batches = batches
         self._held: tuple[Any, float] | None = None  # the Trainer's arguments and max_grad_norm, while it must not clip
 

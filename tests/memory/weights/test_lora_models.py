@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from collections import OrderedDict
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,16 @@ def test_a_vision_transformer_learns_five_tasks_and_forgets_none() -> None:
     assert kept.learnt[-1] >= example["fresh_adapter"](example["TASKS"] - 1) - 2
     example["learn"].__globals__["STEPS"] = 20
     assert max(example["learn"](protected=False).drift) > 0.5  # without the memory, the tasks disturb each other
+
+
+def test_three_tasks_are_learnt_at_the_learning_rate_of_inflora() -> None:
+    """A tenth of that of the example, with twice as many steps."""
+    example = runpy.run_path(str(EXAMPLE))
+    example["learn"].__globals__.update(TASKS=3, STEPS=160, LR=5e-4)
+    kept = example["learn"](protected=True)
+    assert max(kept.drift) < 1e-3
+    assert min(kept.learnt) > 98
+    assert kept.final == kept.learnt
 
 
 class Reader(nn.Module):
@@ -113,6 +124,25 @@ def test_the_loop_on_the_page_runs() -> None:
     exec(compile(page.split("```python\n")[1].split("```")[0], "docs/lora.md", "exec"), names)
     assert type(names["network"][0]) is nn.Linear
     assert len(names["memory"]) == 3
+
+
+def test_the_block_of_the_readme_runs() -> None:
+    page = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8").split("\n## LoRA\n")[1]
+    setup, task_loop = page.split("```python\n")[1].split("```")[0].split("memory.attach(optimizer)\n")
+    torch.manual_seed(0)
+    attention = {name: nn.Linear(16, 16) for name in ("q_proj", "v_proj")}
+    names: dict[str, Any] = {"network": nn.Sequential(OrderedDict(attention)), "remnant": remnant}
+    names |= {"get_peft_model": peft.get_peft_model, "LoraConfig": peft.LoraConfig}
+    exec(setup, names)
+    model, memory = names["model"], names["memory"]
+    for _ in range(2):
+        names["task"] = SimpleNamespace(loader=[torch.randn(12, 2) @ torch.randn(2, 16)])
+        names["optimizer"] = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
+        exec("memory.attach(optimizer)", names)
+        learn(model, names["task"].loader, names["optimizer"])
+        exec(task_loop, names)
+    assert len(memory) == 2
+    memory.verify()
 
 
 def learn(model: nn.Module, loader: list[Tensor], optimizer: torch.optim.Optimizer) -> None:
