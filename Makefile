@@ -1,11 +1,13 @@
-# Two commands for a fresh machine: `make demo` and `make test`. Both build .venv themselves.
+# Two commands for a fresh machine: `make demo` and `make test`. Both build .venv themselves: the demo installs what the
+# command line needs, and the tests what everything needs.
 PYTHON ?= python3
 BIN := .venv/bin
+COMMAND := .venv/.command
 INSTALLED := .venv/.installed
 
 .PHONY: demo test fuzz lint types docs notebooks bench report constraints clean
 
-demo: $(INSTALLED)
+demo: $(COMMAND)
 	@$(BIN)/remnant demo
 
 test: lint types
@@ -34,7 +36,7 @@ bench: $(INSTALLED)
 	$(ONE_CORE) $(BIN)/python benchmarks/growth.py --quick
 	$(ONE_CORE) $(BIN)/python benchmarks/attached_step.py
 
-report: $(INSTALLED)
+report: $(COMMAND)
 	$(BIN)/remnant report results -o report --docs docs
 
 docs: $(INSTALLED)
@@ -53,10 +55,15 @@ constraints:
 	.venv-new/bin/pip freeze --exclude-editable | grep -v ' @ ' | sed 's/+[a-z0-9.]*$$//' >> constraints.txt
 	rm -rf .venv-new
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(COMMAND): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once; PyTorch is large)…"
 	@$(PYTHON) -c 'import sys; sys.exit("Remnant needs Python 3.11 or newer: make PYTHON=python3.11 …" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[cli,report]'
+	@touch $@
+
+$(INSTALLED): $(COMMAND)
+	@echo "Installing what the tests need (once)…"
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 

@@ -149,6 +149,10 @@ def test_a_resumed_run_continues_its_log(name: str, plan: Plan, monkeypatch: pyt
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The libraries write into this folder only, and report to nobody."""
+    quiet = {"DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
+    for name, value in {"HOME": str(tmp_path), **quiet}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

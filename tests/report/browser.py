@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 FLAGS = (
     "--headless=new",
@@ -51,6 +53,16 @@ def _pipe() -> tuple[int, int]:
     for end in ends:
         os.close(end)
     return moved[0], moved[1]
+
+
+def start_browser(profile: Path) -> Browser:
+    """A browser for tests, which are skipped where there is none. One that REMNANT_BROWSER names must start."""
+    try:
+        return Browser(profile)
+    except NoBrowserError as error:
+        if os.environ.get("REMNANT_BROWSER"):
+            raise
+        pytest.skip(str(error))
 
 
 class Browser:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, NoBrowserError
+from browser import Browser, NoBrowserError, start_browser
 from made_up import HOSTILE, settings
 
 from remnant.report.watch import serving
@@ -21,12 +21,18 @@ OVERLAY = f"#overlay={GPM}&overlay={PLAIN}/1"
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    try:
-        started = Browser(tmp_path_factory.mktemp("profile"))
-    except NoBrowserError as error:
-        pytest.skip(f"The page is tested in a browser: {error}.")
+    started = start_browser(tmp_path_factory.mktemp("profile"))
     yield started
     started.close()
+
+
+def test_a_browser_that_is_named_and_does_not_start_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all tests in a browser would be skipped unnoticed where one is expected."""
+    monkeypatch.setenv("REMNANT_BROWSER", "false")
+    with pytest.raises(NoBrowserError, match="false does not start here"):
+        start_browser(tmp_path)
 
 
 @pytest.fixture
