@@ -180,7 +180,7 @@ def gpt2() -> Case:
         vocab_size=60, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
     )
     model = transformers().GPT2LMHeadModel(config)
-    assert model.lm_head.weight is model.transformer.wte.weight, "tied: one weight seen from two sides"
+    assert model.lm_head.weight is model.transformer.wte.weight, "tied: one two-sided weight"
     return Case(model, (tokens(1, 20), tokens(30, 50)), hf_loss, hf_logits)
 
 

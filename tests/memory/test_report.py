@@ -46,7 +46,7 @@ def test_before_the_first_task_nothing_counts_as_frozen(model: nn.Module) -> Non
         ({"0": (80, 15, 0), "2": (20, 10, 9)}, "fit before '2' is full. '0' has stopped growing: the last task"),
         ({"0": (80, 15, 0), "1": (9, 0, 0), "2": (20, 10, 9)}, "'0' and 1 more have stopped growing"),
         ({"0": (80, 15, 0)}, "so tasks like it will not fill the memory."),
-        ({"0": (80, 0, 3)}, "About 0 more tasks like the last ones will fit before '0' is full."),
+        ({"0": (80, 0, 3)}, "The next task like the last ones may not fit: '0' has only 17 directions left."),
         ({"0": (0, 0, 0), "2": (20, 10, 9)}, "About 4 more tasks like the last ones will fit before '2' is full."),
     ],
 )

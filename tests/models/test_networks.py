@@ -297,7 +297,7 @@ def test_a_network_of_the_users_own_is_built_from_its_file(tmp_path):
     assert torch.equal(one.body.weight, again.body.weight)
     with pytest.raises(OptionError, match="width takes a whole number from 1 to 9"):
         build(where, input_shape=(4,), classes=2, width=10)
-    with pytest.raises(OptionError, match="made a Linear, which is no subclass of"):
+    with pytest.raises(OptionError, match="made a Linear, which is not a subclass of"):
         build(f"{tmp_path / 'my_net.py'}:plain", input_shape=(4,), classes=2)
 
 

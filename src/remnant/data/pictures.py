@@ -52,7 +52,7 @@ def picture_tables(root: Path, size: Size | None) -> dict[str, Table]:
         part = next((PARTS[folder.lower()] for folder in above if folder.lower() in PARTS), "")
         found.setdefault(part, []).append((root / path, [f for f in above if f.lower() not in PARTS] + [name]))
     if not found:
-        raise DataError(f"{root} has no pictures in {LAYOUTS}, and is no dataset saved by HuggingFace datasets.")
+        raise DataError(f"{root} has no pictures in {LAYOUTS}, and is not a dataset saved by HuggingFace datasets.")
     depth = len(next(iter(found.values()))[0][1])
     for part, pictures in found.items():
         for file, folders in pictures:

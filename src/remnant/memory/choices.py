@@ -20,7 +20,7 @@ REFUSED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "sketch is {sketch!r}: it must be a positive whole number, or None for exact Gram matrices.": lambda o: (
         o["sketch"] is not None and not (type(o["sketch"]) is int and o["sketch"] > 0)
     ),
-    "own_rank is {own_rank!r}: it must be a whole number, or 0 for no parts of a task's own.": lambda o: (
+    "own_rank is {own_rank!r}: it must be a whole number, or 0 for no own parts.": lambda o: (
         type(o["own_rank"]) is not int or o["own_rank"] < 0
     ),
     "soft is {soft!r}: it must be a number from 0, or None to protect all directions fully.": lambda o: (

@@ -59,7 +59,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Truncation:
-    """What reading a task through its memory costs: the loss of the network as trained, and as it is recalled."""
+    """What recall costs for one task: the loss of the network as trained, and of the recalled one."""
 
     task: int
     loss: float
@@ -142,7 +142,10 @@ class MemoryReport:
                 "The last task added nothing to any layer, so tasks like it will not fill the memory. Their accuracy tells "
                 "whether the layers can still learn them."
             )
-        fit = f"About {_count(int(tight.tasks_left), 'more task')} like the last ones will fit before {tight.name!r} is full."
+        left, spare = int(tight.tasks_left), _count(tight.capacity - tight.rank, "direction")
+        fit = f"About {_count(left, 'more task')} like the last ones will fit before {tight.name!r} is full."
+        if not left:
+            fit = f"The next task like the last ones may not fit: {tight.name!r} has only {spare} left."
         stopped = [layer.name for layer in self.layers if layer.stopped]
         more = f" and {len(stopped) - 1} more have" if len(stopped) > 1 else " has"
         return fit + (f" {stopped[0]!r}{more} stopped growing: the last task added nothing." if stopped else "")

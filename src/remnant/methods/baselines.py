@@ -1,4 +1,4 @@
-"""Three references that are no continual-learning methods: plain SGD, a network per task, and all tasks at once."""
+"""Three references that are not continual-learning methods: plain SGD, a network per task, and all tasks at once."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -52,7 +52,7 @@ class Multitask(Method):
         super().__init__(network, **options)
         self.mixed = MixedLoss(network)
         if network.multi_head:
-            self.fast_form = None  # several heads at once are no chain of layers
+            self.fast_form = None  # several heads at once are not a chain of layers
 
     fast_form: str | None = "projected-sgd"
 

@@ -84,7 +84,7 @@ class GradientProjection(Method):
     def apply_gradients(self, gradients: dict[Tensor, Tensor]) -> None:
         super().apply_gradients(gradients)
         if not self.uses_plain_sgd:
-            self.projector.restore()  # the step of another optimizer is no multiple of the projected gradient
+            self.projector.restore()  # the step of another optimizer is not a multiple of the projected gradient
 
     def layer_projections(self) -> dict[str, Tensor]:
         return self.projector.layer_projections()

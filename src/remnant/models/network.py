@@ -175,5 +175,5 @@ def build(
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPU's generator
         network = make(input_shape, classes, **options)
     if not isinstance(network, Network):
-        raise OptionError(f"{name} made a {type(network).__name__}, which is no subclass of remnant.models.Network.")
+        raise OptionError(f"{name} made a {type(network).__name__}, which is not a subclass of remnant.models.Network.")
     return network

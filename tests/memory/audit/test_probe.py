@@ -376,5 +376,5 @@ def test_weights_that_are_tested_in_parts_are_found_alike(monkeypatch: pytest.Mo
     with pytest.raises(ConsolidationError, match=r"'tok'"):
         memory.consolidate(torch.randint(0, 5, (4, 3)))
     both = nn.Sequential(nn.Embedding(12, 6), nn.Tanh(), nn.Linear(6, 12, bias=False))
-    both[2].weight = both[0].weight  # seen from two sides, which belong to one part
+    both[2].weight = both[0].weight  # two-sided; both sides belong to one part
     assert set(GPM(both, 0.9).consolidate(torch.randint(0, 5, (4, 3)))) == {"0", "2"}

@@ -32,7 +32,7 @@ def product(view: LayerView, rows: Tensor) -> Tensor:
     """(groups, N, outputs): rows × matrix + bias."""
     result = rows @ view.matrix(view.weight.detach()).mT
     if view.bias is not None:
-        bias = view.bias.detach() if view.bias_part is None else view.bias.detach()[slice(*view.bias_part)]
+        bias = view.bias.detach() if view.bias_slice is None else view.bias.detach()[slice(*view.bias_slice)]
         result = result + bias.reshape(view.groups, 1, view.outputs)
     return result
 

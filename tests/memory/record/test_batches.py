@@ -92,7 +92,7 @@ def test_a_failing_forward_tells_how_batches_are_passed(memory: GPM) -> None:
 @pytest.mark.parametrize("width", [7, 8], ids=["no multiple", "a multiple"])
 def test_an_input_of_the_wrong_width_names_the_layer(width: int) -> None:
     memory = GPM(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
-    with pytest.raises(ConsolidationError, match=rf"'0' takes 4 inputs.*given rows of shape \(1, 5, {width}\)"):
+    with pytest.raises(ConsolidationError, match=rf"'0' takes rows of shape \(N, 4\), and was given \(5, {width}\)"):
         memory.consolidate([torch.randn(5, width)])
     assert len(memory) == 0
 

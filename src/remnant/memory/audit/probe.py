@@ -85,7 +85,7 @@ class Probe:
     def _test(self, weights: Weights, change: Change | None) -> Found:
         """Tests weights with the examples, and with simpler inputs where the examples' rows span the whole input space."""
         one, untested = spread_examples(self.examples, 1), Weights()
-        # The rows of all examples span what the patches of one image do, and it takes longer to find that out.
+        # If the patches of one image already span the input space, testing a convolution with all images is useless and slow.
         if convolutions := [weight for weight in weights if weight.view.weight.ndim > 2]:
             try:
                 trial = Trial(self, one, convolutions)
@@ -110,7 +110,7 @@ class Probe:
                 break
             try:
                 trial = Trial(self, batch, part)
-            except Exception as error:  # a model may refuse inputs that are no images
+            except Exception as error:  # a model may refuse inputs that are not images
                 if batch is self.examples:
                     self.inconclusive = f"the model does not run on {EXAMPLES} examples alone: {error}"
                 return {}, weights
@@ -225,7 +225,7 @@ def _parts(weights: Weights) -> list[Weights]:
     """Splits weights into parts that are moved together, for the memory that their random changes take."""
     sides: dict[Tensor, Weights] = {}
     for weight in weights:
-        sides.setdefault(weight.view.weight, []).append(weight)  # a weight that is seen from two sides moves for both
+        sides.setdefault(weight.view.weight, []).append(weight)  # a two-sided weight moves for both sides
     parts: list[Weights] = [[]]
     for group in sides.values():
         if parts[-1] and sum(weight.view.weight.numel() for weight in (*parts[-1], group[0])) > TOGETHER:

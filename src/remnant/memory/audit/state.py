@@ -118,9 +118,10 @@ class Buffers:
         return {name for name, tensor in changed.items() if _matter(probe, [tensor], batch)}
 
     def checks(self, probe: Probe | None = None, read: Collection[str] = ()) -> list[LayerCheck]:
-        """Compares everything with its value at the task's start; a probe tells what the outputs do not depend on.
+        """Compares all state with its value at the task's start.
 
-        `read` names what other batches than the probe's have shown to matter.
+        A change counts if the outputs for the probe's examples depend on the tensor, or if `read` names it because those for
+        other batches do. Without a probe, every change counts except a counter's.
         """
         now = {**self.of_norms(), **self.others()}
         checks = {n: check_still(n, now[n], then, buffer=True) for n, then in self.values.items() if n in now}
@@ -174,7 +175,7 @@ def _other_value(tensor: Tensor) -> Tensor:
 
 
 def checksum(tensor: Tensor) -> tuple[str, int]:
-    """The kind of a tensor and a number that changes with any of its bits: cheap also for a large frozen network."""
+    """The kind of a tensor and a number that changes with any of its bits. It is cheap even for a large frozen network."""
     own = shard_of(tensor)
     flat = torch.view_as_real(own) if own.is_complex() else own
     flat = (flat.flatten(1) if flat.ndim > 1 else flat.reshape(1, -1)).contiguous()

@@ -1,7 +1,4 @@
-"""How far a model's outputs move if its tensors do, and one test of a probe that compares them.
-
-The test has a batch, and random changes of the weights that the batch's rows cannot see.
-"""
+"""One test of the probe: it changes weights in directions that a batch's rows cannot see, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ SIZE = 0.1  # the change, relative to each parameter's RMS
 LARGER = 10  # times that size, in the second try
 NOISY = 1e-3  # outputs that change more from one pass to the next cannot be compared
 HUGE = 1000  # times as large as ordinary outputs: the −1e9 of a mask, for example
-ENOUGH_TO_SPAN = 2  # times as many rows as columns usually span all of them
+ENOUGH_TO_SPAN = 2  # a sample of rows: twice as many rows as columns usually span all directions
 NEGLIGIBLE = 1e-6  # a smaller unseen part of the change tests nothing
 ZERO = 1e-60  # smaller outputs count as zero; the smallest float32 is 1e-45
 
@@ -88,7 +85,7 @@ class Trial:
             noise = torch.randn(parameter.shape, generator=generator, device=device).double()
             free[parameter] = sharded_like(size * noise, parameter)
         unseen = {p: (change or free)[p].clone() for p in free}
-        for weight in self._weights:  # a weight that is seen from two sides must be invisible from both
+        for weight in self._weights:  # the change of a two-sided weight must be invisible from both sides
             eps = torch.finfo(weight.view.weight.dtype).eps
             weight.change_among(unseen, partial(outside_rows, self._rows[weight], eps))
         testable = []
@@ -229,7 +226,7 @@ def percent(change: float) -> str:
 
 
 def ordinary(x: Tensor) -> Tensor:
-    """Whether each output is of the size that outputs have. Nearly all of them may be masked: the smallest tell the size."""
+    """Tells which outputs have an ordinary size, unlike a mask's −1e9. Most may be masked, so the smallest set the scale."""
     if x.dtype is torch.bool or not bool(((sizes := x.abs().nan_to_num(0.0)) > HUGE).any()):
         return torch.ones_like(x, dtype=torch.bool)
     present = sizes[sizes > 0].flatten()

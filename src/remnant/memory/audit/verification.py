@@ -1,4 +1,4 @@
-"""Measures whether old outputs moved, and why: in the weights, in other state, or in something that is no tensor.
+"""Measures whether old outputs moved, and why: in the weights, in other state, or in something that is not a tensor.
 
 Unless keep_examples=False, the memory keeps a few examples of each task with the model's outputs for them, in RAM only. They
 tell what no comparison of weights can: that the model's code, a mask or an attribute has changed.
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from ..recall.recall import Recall
     from ..steps.constraint import Constraint
 
-KEPT = 16  # tasks whose examples are kept, the last ones
-BYTES = 2**28  # fewer, if their outputs take more than that: those of a language model are large
+KEPT = 16  # the number of tasks whose examples are kept, the latest ones
+BYTES = 2**28  # the most that all kept outputs may take; the oldest are dropped (those of a language model are large)
 FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
-MIXED = 10  # a drift that is so much larger than what other examples of the batch change is not their doing
+MIXED = 10  # times the change by other examples in the batch: a smaller drift may come from them (batch statistics)
 CODE_CHANGED = (
     "With the weights and buffers of the last `consolidate`, the model gives different outputs from then ({} apart). "
     "Something other than a tensor has changed: its code (a patched forward, another class, a hook), a parametrization or "
@@ -87,7 +87,7 @@ class Verifier:
     protection: Protection
     constraint: Constraint
     buffers: Buffers
-    own: Recall | None = None  # has what each task keeps for itself, if no old task can do without
+    own: Recall | None = None  # has the norms and parts of each task, if tasks have some of their own
     keep_examples: bool = True  # False for private data
     witnesses: list[Witness] = field(default_factory=list)
 
@@ -180,7 +180,7 @@ class Verifier:
 
     @contextmanager
     def _own_of(self, task: Any) -> Iterator[None]:
-        """Puts what a task keeps for itself in place for the block: norms and parts that other tasks do not use."""
+        """Puts a task's own norms and parts in place for the block."""
         with placed(self.own.own_values(task + 1) if self.own else {}):
             yield
 
@@ -272,7 +272,7 @@ class Verifier:
 
 
 def _common_change(before: list[Tensor], after: list[Tensor]) -> float | None:
-    """The change of the outputs that there were before: a head may have got more since."""
+    """The change of the outputs that existed before: a head may have grown since."""
     pairs = list(zip(before, after, strict=False))
     if len(after) < len(before) or any(x.shape[:-1] != y.shape[:-1] or x.shape > y.shape for x, y in pairs):
         return None

@@ -30,11 +30,11 @@ def _packed_inputs(layer: nn.MultiheadAttention) -> LayerView:
         longest = max(len(part) for part in parts)
         return torch.stack([F.pad(part, (0, 0, 0, longest - len(part))) for part in parts])
 
-    def real(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+    def row_mask(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
         lengths = torch.tensor([[x.numel() // layer.embed_dim] for x in (query, key, value)], device=query.device)
         return torch.arange(int(lengths.max()), device=query.device) < lengths
 
-    return LayerView(layer.in_proj_weight, rows, layer.in_proj_bias, groups=3, part="in_proj", real=real)
+    return LayerView(layer.in_proj_weight, rows, layer.in_proj_bias, groups=3, part="in_proj", row_mask=row_mask)
 
 
 def _separate_input(layer: nn.MultiheadAttention, index: int, name: str, weight: Tensor) -> LayerView:
@@ -43,7 +43,7 @@ def _separate_input(layer: nn.MultiheadAttention, index: int, name: str, weight:
         return x.reshape(-1, weight.shape[1])
 
     share = (index * layer.embed_dim, (index + 1) * layer.embed_dim)
-    return LayerView(weight, rows, bias=layer.in_proj_bias, bias_part=share, part=f"{name}_proj")
+    return LayerView(weight, rows, bias=layer.in_proj_bias, bias_slice=share, part=f"{name}_proj")
 
 
 def _joined_heads(

@@ -75,9 +75,8 @@ def _transpose_rows(layer: ConvTranspose, input: Tensor, output_size: Sequence[i
             seen.append(slice(taps[0], None, step) if taps else slice(0))
             flipped.append(slice(k - 1 - taps[-1], k - taps[0], step) if taps else slice(0))
         places = [slice(start, None, s) for start, s in zip(phase, layer.stride, strict=True)]
-        own = (
-            columns[(slice(None), *flipped)].flip(tuple(range(1, dims + 1))).flatten()
-        )  # cheaper than to flip the rows
+        # It is cheaper to flip these numbers of the columns than the rows.
+        own = columns[(slice(None), *flipped)].flip(tuple(range(1, dims + 1))).flatten()
         phases.append(((..., *places, *seen), own))
     for sample in windows.split(1):
         for part, own in phases:

@@ -21,13 +21,13 @@ class LayerView:
         rows: Takes the arguments of the layer's forward and returns the rows, (N, inputs) or (groups, N, inputs), as one
             tensor or in chunks. For `one_hot` inputs it returns the indices.
         bias: The layer's bias, if it has one.
-        bias_part: The slice of `bias` that belongs to this weight, if several weights share the bias.
+        bias_slice: The part (start, stop) of `bias` that belongs to this weight, if several weights share the bias.
         groups: The number of independent matrices, as in a grouped convolution.
         output_dim: The dimension of the weight (of one group's part of it) that counts the outputs.
         one_hot: Whether each row selects a single input, as in an embedding.
         part: A name that tells several views of one layer apart.
-        real: Takes the arguments of the layer's forward and returns a mask (groups, N) that is False for rows which only
-            fill up a group.
+        row_mask: Takes the arguments of the layer's forward and returns a mask (groups, N), which is False for rows of zeros
+            that only fill up a group with fewer rows than the others.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -39,12 +39,12 @@ class LayerView:
     weight: Tensor
     rows: Callable[..., Tensor | Iterable[Tensor]] = field(repr=False)
     bias: Tensor | None = None
-    bias_part: tuple[int, int] | None = None
+    bias_slice: tuple[int, int] | None = None
     groups: int = 1
     output_dim: int = 0
     one_hot: bool = False
     part: str = ""
-    real: Callable[..., Tensor] | None = field(default=None, repr=False)
+    row_mask: Callable[..., Tensor] | None = field(default=None, repr=False)
     outputs: int = field(init=False)  # of each group
     inputs: int = field(init=False)  # of each group
 

@@ -1,4 +1,4 @@
-"""The loss of a batch, where the user gives none: it tells what reading a task through its memory costs."""
+"""The loss that measures what recall costs: the user's function, or by default the usual loss for the batch's targets."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -35,7 +35,7 @@ Values = dict[Tensor, Tensor]  # parameter or buffer → its value
 
 
 class Recall:
-    """Keeps what tells the network of each task apart, and puts it in place for a while."""
+    """Keeps what each old task's network needs besides the memory, and puts that network in place for a `with` block."""
 
     def __init__(self, protection: Protection, constraint: Constraint) -> None:
         self._protection, self._constraint = protection, constraint
@@ -105,7 +105,7 @@ class Recall:
         weights = self._protection.weights
         values = {p: (p if start is None else start[p]).detach().double() for w in weights for p in w.parameters}
         changeable = {parameter: value.clone() for parameter, value in values.items()}
-        for weight in weights:  # a weight that is seen from two sides loses what neither side remembers
+        for weight in weights:  # a two-sided weight loses what neither side remembers
             if weight.is_soft:
                 raise ValueError(f"{weight.name!r} has directions with a weight below 1, which move. Recall needs 1.")
             pairs = zip(weight.subspaces, ranks[weight.name], strict=True)

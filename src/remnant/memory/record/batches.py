@@ -89,9 +89,9 @@ def spread_examples(batch: Any, count: int) -> Any:
 
 
 def mix(examples: Any, others: Any, number: int) -> Any:
-    """Replaces some examples by those of the batch with this number (from 0), so that all batches are alike likely.
+    """Replaces some examples by those of the batch with this number (from 0), so that each batch so far is equally likely.
 
-    Batches that are padded to another length replace all examples or none, and more examples replace fewer.
+    A batch that is padded to another length replaces all examples or none. A batch with more examples replaces them always.
     """
     draws = np.random.default_rng(number)
     count, theirs_count = (next((len(x) for x in tensors_in(each) if x.ndim), 0) for each in (examples, others))
@@ -165,9 +165,8 @@ def sample(batches: Iterable[Any], count: int, seed: int) -> Iterator[Any]:
 
 def _example(batch: Any, index: int) -> Any:
     """One example as tensors of length 1. A tensor without dimensions belongs to the whole batch."""
-    return map_tensors(
-        batch, lambda x: x[index : index + 1].clone() if x.ndim else x
-    )  # a view would keep the batch alive
+    # It is cloned, because a view would keep the whole batch in RAM.
+    return map_tensors(batch, lambda x: x[index : index + 1].clone() if x.ndim else x)
 
 
 def _join_next(columns: Iterator[tuple[Tensor, ...]], _: Tensor) -> Tensor:

@@ -237,7 +237,7 @@ def grow(
 
 
 def too_coarse(weights: Weights, grams: Grams, thresholds: Mapping[str, float]) -> list[str]:
-    """Names the layers whose sketch lacks more than 1 − ε of the energy, in whichever process has grown them."""
+    """Names the layers whose sketch lacks more than 1 − ε of the energy, which the processes tell each other."""
     lacking = summed(
         torch.tensor([int(grams[w.name].missing > 1 - thresholds[w.name] + ROUNDING) for w in weights], device="cpu")
     )

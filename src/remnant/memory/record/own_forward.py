@@ -1,4 +1,4 @@
-"""Layers with a forward of their own, a subclass's or a patched one: records what reaches the forward that the rule describes.
+"""Records the inputs of a layer with its own forward, such as a subclass, where they reach the forward that has a rule.
 
 OPT's position embedding takes an attention mask, for example, and passes the positions on to `nn.Embedding.forward`.
 """
@@ -18,9 +18,9 @@ Read = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]  # reads the
 
 @contextmanager
 def read_calls(site: Site, described: type, read: Read) -> Iterator[None]:
-    """Passes the arguments of each call of `described.forward` on to `read`, or those of the layer if it calls no such.
+    """Gives `read` the arguments of each call of `described.forward`, or the layer's own if its forward does not call that.
 
-    They are copied, and read after the layer's forward, which may change its input.
+    It gives copies, after the layer's forward has ended, because that forward may change its input.
     """
     calls: list[Any] = []
     inner: list[Any] = []

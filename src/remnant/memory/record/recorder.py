@@ -26,7 +26,7 @@ Grams = dict[str, Gram | Sketch | Counts]
 # Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices.
 RowSink = Callable[[Tensor], None]
 Sinks = Mapping[ProtectedWeight, RowSink]
-TARGETS = ("target", "label")  # how a model's own input for targets is called
+TARGETS = ("target", "label")  # the names of a model's own input for targets start so
 Examples = Mapping[str, int]  # weight → how many examples of each batch to read, the first ones; all by default
 
 
@@ -79,7 +79,7 @@ def record_rows(
     return count
 
 
-@torch.inference_mode(False)  # what is summed up must not become an inference tensor
+@torch.inference_mode(False)  # the sums must not become inference tensors
 @torch.no_grad()
 def _read_inputs(
     weight: ProtectedWeight,
@@ -101,16 +101,18 @@ def _read_inputs(
         args = tuple(arg[:examples] if isinstance(arg, Tensor) and arg.ndim else arg for arg in args)
     groups, inputs, biases = weight.view.groups, weight.view.inputs, len(weight.biases)
     found = site.view.rows(*args, **kwargs)
-    ones = site.view.real(*args, **kwargs) if site.view.real else 1
+    ones = site.view.row_mask(*args, **kwargs) if site.view.row_mask else 1
     for rows in [found] if isinstance(found, Tensor) else found:
         if site.view.one_hot:
             sink(rows)
             continue
+        given = tuple(rows.shape)
         rows = rows.unsqueeze(0) if rows.ndim == 2 else rows
         if rows.ndim != 3 or (rows.shape[0], rows.shape[2]) != (groups, inputs):
+            wanted = f"({groups}, N, {inputs})" if groups > 1 else f"(N, {inputs})"
             raise ConsolidationError(
-                f"{weight.name!r} takes {inputs} inputs for each of its groups ({groups}), and was given rows of shape "
-                f"{tuple(rows.shape)}. Check the batches and, if you registered a rule for the layer, the rule."
+                f"{weight.name!r} takes rows of shape {wanted}, and was given {given}. Check the batches and, if you "
+                "registered a rule for the layer, the rule."
             )
         if biases:  # one more column per bias: 1 for the bias of this site, 0 for the others
             rows = F.pad(rows, (0, biases))

@@ -72,7 +72,10 @@ def restore(memory: GPM, saved: Mapping[str, Any]) -> None:
     parameters = memory._protection.named_parameters()
     try:
         if valid.whole("the version", saved["version"]) != VERSION:
-            raise StateError(f"This state has version {saved['version']}; this release reads version {VERSION}.")
+            raise StateError(
+                f"Another release of Remnant wrote this state: it has version {saved['version']}, and this release reads "
+                f"version {VERSION}. Load it with the other release."
+            )
         tasks, steps = valid.whole("tasks", saved["tasks"]), valid.whole("steps", saved["steps"])
         unsettled = saved.get("unsettled", False)  # older files lack it
         if type(unsettled) is not bool:
@@ -143,7 +146,7 @@ def _read_layer(weight: ProtectedWeight, layer: Mapping[str, Any], tasks: int) -
     pairs = zip(weight.subspaces, layer["subspaces"], strict=True)
     subspaces = [subspace.copy().load(directions) for subspace, directions in pairs]
     added = [valid.whole("a number of directions", count) for count in layer["added"]]
-    # A user may add directions by hand, which no task has added, or let axes go.
+    # A user may have added directions by hand, which count for no task, or removed indices of an embedding.
     most = weight.capacity if weight.view.one_hot else sum(subspace.rank for subspace in subspaces)
     if len(added) != tasks or sum(added) > most:
         raise ValueError(f"{tasks} tasks added {added} to the {most} directions of {weight.name!r}")
@@ -210,7 +213,11 @@ def _write(path: Path, pieces: list[bytes | memoryview]) -> None:
 def load(kind: type[Memory], path: Path, model: nn.Module, threshold: ThresholdSetting | None) -> Memory:
     try:
         saved = codec.read(path)
-    except (codec.DamagedError, codec.VersionError) as error:
+    except codec.VersionError as error:
+        raise StateError(
+            f"Another release of Remnant wrote {path}: {error}. Load it with the other release."
+        ) from error
+    except codec.DamagedError as error:
         raise StateError(f"{path} does not hold a memory that GPM.save() wrote: {error}. Load another copy.") from error
     except OSError as error:
         raise type(error)(f"{path} cannot be read ({error.strerror}). Pass the file that GPM.save() wrote.") from error

@@ -58,9 +58,9 @@ def _slots(weight: ProtectedWeight, stack: Tensor) -> list[Tensor]:
     return [weight.view.tensor(stack[:, :, :inputs]), *(stack[:, :, column].reshape(-1) for column in columns)]
 
 
-def bundles_of(weights: Weights, everywhere: Weights, anchors: Anchors) -> tuple[list[Bundle], Weights]:
-    """Returns bundles, and the weights that are changed in place instead, or are large or unusual."""
-    sides = Counter(weight.view.weight for weight in everywhere)
+def bundles_of(weights: Weights, all_weights: Weights, anchors: Anchors) -> tuple[list[Bundle], Weights]:
+    """Returns bundles of the small weights, and the weights to handle alone: large, unusual, or the only one of a shape."""
+    sides = Counter(weight.view.weight for weight in all_weights)
     groups: dict[object, Weights] = {}
     for weight in weights:
         view, parameter = weight.view, weight.view.weight
@@ -70,7 +70,7 @@ def bundles_of(weights: Weights, everywhere: Weights, anchors: Anchors) -> tuple
             and (view.groups == 1 or not view.output_dim)
             and not any(b.part for b in weight.biases)
         )
-        # A weight that is seen from two sides is restored once for each side, one after the other.
+        # A two-sided weight is restored once for each side, one after the other.
         fits = plain and sides[parameter] == 1 and weight.capacity * view.outputs <= SMALL
         shape = view.outputs, weight.subspaces[0].capacity, parameter.dtype, parameter.device
         groups.setdefault(shape if fits else weight, []).append(weight)

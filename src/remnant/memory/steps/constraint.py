@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Constraint:
-    """Holds from the second task on. W₀ are the weights, and the frozen parameters, at the start of the task."""
+    """Keeps W·M = W₀·M from the second task on, where W₀ are the weights at the start of the task. Frozen ones stay at W₀."""
 
     protection: Protection
     anchors: dict[Tensor, Tensor] = field(default_factory=dict)  # parameter → W₀; empty in the first task

@@ -11,7 +11,7 @@ from .subspace import Subspace, rank_needed
 
 
 class AxisSubspace(Subspace):
-    """A set of coordinate axes: all that one-hot inputs can span. It stores one weight per axis, 0 for a free one."""
+    """A set of coordinate axes, which is all that one-hot inputs can span. It stores a weight per axis: 0 if it is free."""
 
     _order: Tensor  # of an ordered subspace: the axes in the order in which they were added
 
@@ -45,7 +45,7 @@ class AxisSubspace(Subspace):
         return x * (1 - self._stored.to(x))
 
     def grow(self, gram: Tensor | GroupGram, threshold: float, rule: str = "paper") -> int:
-        """As for any subspace; `gram` is the diagonal of the Gram matrix, which counts the indices."""
+        """Adds the fewest indices that bring the explained energy to the threshold; `gram` counts how often each occurred."""
         if isinstance(gram, GroupGram) or gram.shape != (self.capacity,):
             raise ValueError(f"One-hot inputs have a diagonal Gram: pass the {self.capacity} counts.")
         counts = gram.to(torch.float64)

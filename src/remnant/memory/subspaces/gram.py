@@ -15,7 +15,7 @@ BLOCK = 512  # columns per block of the triangle: a Gram matrix is symmetric, so
 CHUNK = 2**22  # numbers converted to float64 at a time
 LANCZOS_FROM = 1024  # a full decomposition of a smaller matrix is as fast
 LANCZOS_SHARE = 0.34  # share of all directions beyond which a full decomposition is cheaper
-WIDE, WIDE_SHARE = 3072, 0.6  # the same share from this width on
+WIDE, WIDE_SHARE = 3072, 0.6  # that share for matrices of at least this width
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Sketch:
         sums, total = self._sum[group, :, :-1], self._sum[group, :, -1].sum()
         core = self._random.mT @ sums
         values, vectors = torch.linalg.eigh((core + core.mT) / 2)
-        # Without the random vectors that met nothing but rounding, Ĝ is the approximation by the others.
+        # Random vectors whose eigenvalue is only rounding are left out; Ĝ is then the approximation by the others.
         met = values > self.size**0.5 * torch.finfo(torch.float64).eps * sums.norm()
         rows = (vectors[:, met] / values[met].sqrt()).mT @ sums.mT
         rest = (total - rows.square().sum()).clamp(min=0)

@@ -1,6 +1,7 @@
 """Products of float32 matrices as sums of three TF32 products of split numbers, with the signatures of torch's.
 
-Each factor is what TF32 holds of it plus the rest. The product of the two rests is left out: it is below float32's rounding.
+Each factor is split into the part that TF32 can hold and the rest. The product of the two rests is left out, because it is
+smaller than float32's rounding.
 A large product takes less than half the time this way, and is as precise.
 """
 

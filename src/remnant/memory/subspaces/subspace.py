@@ -78,7 +78,7 @@ class Subspace:
         self.changes += 1
 
     def share(self, columns: Tensor, *, complement: bool) -> None:
-        """Uses the memory of a padded copy of the stored columns, which a projection has made, instead of its own."""
+        """Replaces the stored columns by a view of a projection's padded copy, so that they are in RAM only once."""
         kind = complement, columns.dtype, columns.device
         if kind == (self._is_complement, self._stored.dtype, self._stored.device):
             self._stored = columns[:, : self._stored.shape[1]]

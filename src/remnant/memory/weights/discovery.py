@@ -194,7 +194,11 @@ class Protection:
         return views
 
     def _group(self, views: list[NamedView]) -> None:
-        """Makes one ProtectedWeight per weight and way of seeing it: modules that share a weight share its memory."""
+        """Makes one ProtectedWeight for all modules that share a weight and view it in the same way.
+
+        A two-sided weight gets two. It is the weight of an embedding and also of an output layer: its rows are the inputs of
+        one and its columns those of the other, so both constraints can hold at once.
+        """
         groups: dict[tuple[Tensor, int, int, bool], list[NamedView]] = {}
         for entry in views:
             view = entry[2]
@@ -202,7 +206,7 @@ class Protection:
         sides: dict[Tensor, list[LayerView]] = {}
         for (_, _, view), *_ in groups.values():
             sides.setdefault(view.weight, []).append(view)
-        pairs = {(Bias(view.bias, view.bias_part), view.weight) for _, _, view in views if view.bias is not None}
+        pairs = {(Bias(view.bias, view.bias_slice), view.weight) for _, _, view in views if view.bias is not None}
         users = Counter(bias for bias, _ in pairs)
         for members in groups.values():
             name, _, first = members[0]
@@ -213,7 +217,7 @@ class Protection:
             columns: dict[Bias, int] = {}
             sites = []
             for _, module, view in members:
-                own = Bias(view.bias, view.bias_part) if view.bias is not None else None
+                own = Bias(view.bias, view.bias_slice) if view.bias is not None else None
                 column = None
                 if own is not None and self._is_protected(own, two_sided=len(both) == 2) and users[own] == 1:
                     column = columns.setdefault(own, len(columns))
@@ -236,7 +240,7 @@ class Protection:
         if not self.selects(name) or self._bias == "free":
             self.free[name] = bias.parameter
         elif self._bias == "freeze" or two_sided:
-            # A weight that is seen from two sides cannot share either constraint with a bias.
+            # A two-sided weight cannot share either constraint with a bias.
             self.frozen[name] = bias.parameter
         else:
             return True

@@ -67,7 +67,7 @@ def _name(kind: type) -> str:
 
 
 def _reason_against(layer: Any, users: Counter[Any]) -> str:
-    """Why the adapters of a layer cannot be protected by A·M = 0 or not be added to its weight; "" if they can."""
+    """Says why the adapters of a layer cannot be protected or cannot be merged; "" if they can."""
     base = layer.get_base_layer()
     geometry = [getattr(base, name, usual) for name, usual in (("groups", 1), ("padding_mode", "zeros"))]
     reasons = {
@@ -105,7 +105,7 @@ def restart(adapters: Iterable[Adapter], weights: Weights, task: int) -> None:
         down, weight = adapter.down, protected[adapter.down]
         merge(adapter)
         remaining = max(weight.capacity - weight.rank, 1) / weight.capacity
-        # The projection shortens the rows; then they are as long as those of a new layer.
+        # The projection below shortens A's rows. With this bound they end as long as those of a new layer.
         bound = 1 / sqrt(prod(down.shape[1:]) * remaining)
         down.copy_(torch.empty(down.shape, device="cpu").uniform_(-bound, bound, generator=generator))
         weight.restore({down: torch.zeros_like(down)})  # leaves A·(I − M·Mᵀ)

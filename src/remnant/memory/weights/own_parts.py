@@ -1,6 +1,6 @@
-"""Parts of a task's own: U·V of low rank r, added to the weights of the layers, trained with the task and kept for it.
+"""Own parts: each task adds a matrix U·V of low rank r to the weights of its layers, trains it, and keeps it.
 
-A layer that is full can learn nothing more, and a nearly full one little. With a part of its own, task t computes with
+A full layer can learn nothing more, and a nearly full one only little. With an own part, task t computes with
 W·M_t·M_tᵀ + U_t·V_t when it is recalled, and no later task moves that.
 """
 

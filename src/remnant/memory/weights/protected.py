@@ -15,9 +15,8 @@ from ..subspaces.projection import Projection, full_precision
 from ..subspaces.sketch import Sketch
 from ..subspaces.subspace import Subspace
 
-WRITES = (
-    9  # a weight is rounded in the plain SGD steps between two restores (attachment.ROUNDING_STEPS), and in the last
-)
+# A weight is rounded in each plain SGD step between two restores (attachment.ROUNDING_STEPS), and in the restore.
+WRITES = 9
 LARGE = 1024  # inputs from which a projection and the memory share one copy of the directions
 Weights = list["ProtectedWeight"]
 AnyGram = Gram | Sketch | Counts
@@ -100,7 +99,7 @@ class ProtectedWeight:
             self._project(tensors)
 
     def project_among(self, gradients: dict[Tensor, Tensor]) -> None:
-        """The same for gradients in a dict instead of `.grad`."""
+        """Projects the weight's gradients in a dict (parameter → gradient), and leaves `.grad` alone."""
         if self.biases:
             self._project([gradients[p] if p in gradients else torch.zeros_like(p) for p in self.parameters])
         elif (gradient := gradients.get(self.view.weight)) is not None:
@@ -115,7 +114,7 @@ class ProtectedWeight:
         self._write(tensors, self.projection(stack).remove_(stack))
 
     def _project_rows(self, grad: Tensor) -> None:
-        """The same for a sparse gradient of an embedding. It is replaced, because its values may be shared with others."""
+        """Projects a sparse gradient of an embedding. It replaces the gradient, whose values other tensors may share."""
         indices, values = grad._indices(), grad._values()
         free = self.projection(grad).right.index_select(0, indices[0]).reshape(-1, *[1] * (values.ndim - 1))
         self.view.weight.grad = torch.sparse_coo_tensor(
@@ -213,7 +212,7 @@ class ProtectedWeight:
         return not weight.is_contiguous() and weight.movedim(1, -1).is_contiguous()
 
     def _stack(self, tensors: list[Tensor] | Anchors, *, by_rows: bool = False) -> Tensor:
-        """The stack of such tensors, its inputs in the order of the weight's memory or of the rows; if possible a view."""
+        """Stacks tensors shaped like the parameters, with the inputs in the memory's order or the rows'. It may be a view."""
         if isinstance(tensors, Mapping):
             tensors = [tensors[p].to(p.device) for p in self.parameters]
         weight, *biases = (tensor.detach() for tensor in tensors)

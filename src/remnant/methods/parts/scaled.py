@@ -43,7 +43,7 @@ class ScaledLayer:
 
     @classmethod
     def of(cls, module: nn.Module | None) -> "ScaledLayer | None":
-        """Returns None for a layer that is no plain linear layer or convolution."""
+        """Returns None for a layer that is not a plain linear layer or convolution."""
         if not isinstance(module, nn.Linear | nn.Conv2d) or getattr(module, "groups", 1) > 1:
             return None
         (view,) = views_of(module) or []
