@@ -146,7 +146,7 @@ def test_a_newer_format_and_a_state_of_something_else_are_refused(
     monkeypatch.undo()
     with pytest.raises(
         StateError,
-        match="Another release of Remnant wrote .* version 7 of the format; .*Load it with the other release",
+        match=r"Another release of Remnant wrote .* version 7 of the format; .*Load it with the other release",
     ):
         GPM.load(path, net)
 
