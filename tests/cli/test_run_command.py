@@ -132,7 +132,9 @@ def test_data_on_disk_needs_no_python_file(folder: Path) -> None:
 def test_resume_says_when_there_is_nothing_to_do(folder: Path) -> None:
     remnant("run", "permuted-digits", "finetune", *FEW)
     assert "Nothing to resume in runs: every run is finished." in remnant("resume", "runs").stdout
-    assert "nowhere contains no run" in remnant("resume", "nowhere", code=1).stderr
+    assert "There is no folder nowhere." in remnant("resume", "nowhere", code=1).stderr
+    (folder / "empty").mkdir()
+    assert "empty contains no run" in remnant("resume", "empty", code=1).stderr
 
 
 def test_resume_starts_a_run_without_a_checkpoint(folder: Path) -> None:

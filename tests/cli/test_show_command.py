@@ -111,7 +111,7 @@ def test_show_takes_a_folder_with_one_run_and_names_one_of_several(runs: Path) -
     shutil.rmtree(of(runs, "gpm", 1).path)
     assert "gpm · seed 0" in remnant("show", runs / "permuted-digits" / "gpm").stdout
     assert "It contains runs, such as" in remnant("show", runs, code=1).stderr
-    assert "is not a run" in remnant("show", runs / "nowhere", code=1).stderr
+    assert "There is no folder" in remnant("show", runs / "nowhere", code=1).stderr
     damaged = of(runs, "gpm").path / "result.json"
     damaged.write_text("{", encoding="utf-8")
     assert "result.json is damaged" in remnant("show", damaged.parent, code=1).stderr

@@ -99,9 +99,10 @@ def test_a_users_own_stream_is_named_by_its_file_and_a_hash() -> None:
 
 
 def test_opening_a_folder_without_a_run_is_a_clear_error(run: RunFolder, tmp_path: Path) -> None:
-    for nothing in (tmp_path / "nowhere", run.path / "settings.json"):
-        with pytest.raises(RunError, match=r"is not a run: .* A run's folder is called seed<k>"):
-            RunFolder.open(nothing)
+    with pytest.raises(RunError, match=r"There is no folder .*nowhere"):
+        RunFolder.open(tmp_path / "nowhere")
+    with pytest.raises(RunError, match=r"is not a run: .* A run's folder is called seed<k>"):
+        RunFolder.open(run.path / "settings.json")
     with pytest.raises(RunError, match=r"It contains runs, such as .*seed3"):
         RunFolder.open(tmp_path / "runs")
     (run.path / "settings.json").write_text('{"lr": 1}')

@@ -25,6 +25,8 @@ def unfinished(
     Seeds with the same settings share a plan. `trust` is asked before a plan may run a Python file that was not there when
     the run began, or that lies in the run's folder. `execution` are options of `Plan` to change; None keeps the run's own.
     """
+    if not path.exists():
+        raise RunError(f"There is no folder {path}. Give a folder that contains run folders, such as runs.")
     found, problems = readable_runs(path)
     if not found and not problems:
         raise RunError(f"{path} contains no run. Run folders are runs/<benchmark>/<method>/<digest>/seed<k>.")

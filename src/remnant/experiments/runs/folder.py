@@ -113,6 +113,8 @@ class RunFolder:
         """The run in an existing folder; RunError if there is none, or if its settings.json is not valid."""
         path = Path(path)
         header = read_checked(path / File.SETTINGS) if path.is_dir() else None
+        if header is None and not path.exists():
+            raise RunError(f"There is no folder {path}. Give a run's folder, or one with a single run in it.")
         if header is None:
             hint = "A run's folder is called seed<k>."
             if below := min(path.rglob(f"seed*/{File.SETTINGS}"), default=None):
