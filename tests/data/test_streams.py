@@ -1,6 +1,7 @@
 """The built-in streams have the right pixels and labels, and depend on the seed alone."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from originals import REAL_ROOT, digits_like
 
 from remnant.data import BENCHMARKS, BUILT_IN, DATASETS, DataError, Split, load_stream
-from remnant.data.class_groups import SUPERCLASS_ORDERS
+from remnant.data.class_groups import FIVE, SUPERCLASS_ORDERS
 from remnant.data.permuted import pmnist, rotation
 from remnant.data.task_builder import CIFAR, normalise
 from remnant.errors import UserError
@@ -302,6 +303,15 @@ def test_tiny_imagenet_uses_its_first_hundred_classes_though_there_be_more(fake_
 
 
 # --- five datasets, incremental -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fourth", "names"), [("fashion-mnist", list(FIVE)), ("as-published", ["cifar10", "mnist", "svhn", "notmnist"])]
+)
+def test_five_datasets_name_all_that_are_missing(fourth: str, names: list[str]) -> None:
+    with pytest.raises(DataError) as caught:
+        load_stream("five-datasets", fourth=fourth)
+    assert re.findall(r"`remnant data fetch (\w+)`", str(caught.value)) == names
 
 
 def test_as_published_the_fourth_set_is_mnist_again(fake_sets: Callable[..., object]) -> None:

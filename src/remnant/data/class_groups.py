@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate, pad
 
 from remnant.options import Kind, Share, whole
 
-from .errors import DataError
+from .errors import DataError, MissingDataError
 from .sets.store import Dataset, load_dataset
 from .stream import ClassOrder, Head, Stream
 from .task_builder import CIFAR, STANDARDISE, Tasks, Transform, hold_out, make_task, normalise, ordered_classes
@@ -109,12 +109,17 @@ def five_datasets(
     seed: int, *, fourth: Literal["fashion-mnist", "as-published"] = "fashion-mnist", valid: Share = 0.05
 ) -> Stream:
     """CIFAR-10, MNIST, SVHN, Fashion-MNIST (the recipe: MNIST again, as published) and notMNIST, one task each."""
-    groups = []
+    groups, missing = [], dict[str, str]()
     for name, (title, mean, std) in FIVE.items():
         if fourth == "as-published" and name == "fashion_mnist":  # with Fashion-MNIST's statistics
             name, title = "mnist", "MNIST again"
         transform = partial(_coloured, mean=mean, std=std, enlarge=name == "notmnist")
-        groups.append((title, load_dataset(name), np.arange(10), transform))
+        try:
+            groups.append((title, load_dataset(name), np.arange(10), transform))
+        except MissingDataError as error:
+            missing[name] = str(error)
+    if missing:
+        raise MissingDataError("\n".join(missing.values()))
     return _class_stream("five-datasets", "multi", groups, valid, seed)
 
 
