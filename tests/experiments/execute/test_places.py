@@ -6,9 +6,12 @@ import os
 import pickle
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +21,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remnant.data import data_root, load_stream
 from remnant.errors import RunError
 from remnant.experiments import Plan, resolve, run
 from remnant.experiments.execute import Progress, RunInProgress, gpu_scheduler, launch, run_together
 from remnant.experiments.execute.launch import Job
+from remnant.experiments.execute.processes import Processes
+from remnant.experiments.execute.ray import RayCluster
 from remnant.experiments.execute.remote import Errand, Messages
 from remnant.experiments.execute.slurm import Queue, Slurm, _Requeued
 from remnant.experiments.runs import RunFolder
@@ -30,6 +36,11 @@ from remnant.training import EpochDone
 
 CPU = torch.device("cpu")
 FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "data"))  # which errands set, too
 
 
 def plan(root: Path, method: str = "finetune", seeds: Sequence[int] = (0,), device: str = "cpu", **how: Any) -> Plan:
@@ -83,6 +94,7 @@ class Imagined:
     """A plan without files: its folders are only their seeds, and are finished once a job has them."""
 
     on = "here"
+    settings = SimpleNamespace(benchmark="imagined", stream={})
 
     def __init__(self, seeds: int, parallel: int) -> None:
         self.seeds, self.parallel = range(seeds), parallel
@@ -127,6 +139,24 @@ def test_a_machine_with_two_gpus_starts_a_process_for_each(tmp_path: Path, monke
     assert [[device.index for device in workers] for workers in made] == [[0, 1, 2], [0, 2]]
 
 
+@pytest.mark.parametrize("parallel", [0, 1])
+def test_missing_data_is_found_once_and_before_the_jobs(
+    parallel: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a job was started")
+
+    loaded: list[str] = []
+    monkeypatch.setattr(Processes, "run", lambda self, jobs, report: never() if jobs else None)
+    monkeypatch.setattr(Job, "run", never)
+    monkeypatch.setattr(launch, "load_stream", lambda name, **how: loaded.append(name) or load_stream(name, **how))
+    plans = [Plan(resolve("pmnist", method), (0, 1, 2), tmp_path, "cpu", parallel) for method in ("gpm", "ewc")]
+    outcomes = run_together(plans, [ignore] * 2)
+    assert loaded == ["pmnist"]
+    assert [str(error).count("remnant data fetch mnist") for error in outcomes] == [1, 1]
+    assert not list(tmp_path.rglob("seed*"))
+
+
 def test_a_job_on_a_gpu_takes_its_seeds_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     together: list[list[int]] = []
 
@@ -164,6 +194,20 @@ def test_progress_arrives_whole_and_once_even_from_a_torn_file(tmp_path: Path) -
     received = list(reader.receive())
     assert [repr(each) for each in received] == [repr(each) for each in sent]  # NaN is not equal to itself
     assert list(reader.receive()) == []
+
+
+@pytest.mark.parametrize("chosen", ["", "data"])
+def test_other_machines_use_the_data_of_the_command(
+    chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "here"))
+    monkeypatch.setenv("REMNANT_DATA", chosen)
+    travelling = pickle.loads(pickle.dumps(errand(tmp_path)))
+    monkeypatch.setenv("HOME", str(tmp_path / "there"))
+    monkeypatch.setenv("REMNANT_DATA", "")
+    assert travelling() == []
+    assert data_root() == tmp_path / (chosen or "here/.cache/remnant")
 
 
 def test_a_machine_that_does_not_share_the_folder_says_so(tmp_path: Path) -> None:
@@ -226,6 +270,65 @@ def test_a_missing_package_is_named(on: str, package: str, tmp_path: Path, monke
         run(plan(tmp_path, on=on))
 
 
+# --- Ray, without Ray (test_ray.py has a real cluster) -----------------------------------------------------------------
+
+
+class PretendedRay:
+    """A cluster with some GPUs, which keeps what it is given."""
+
+    def __init__(self, gpus: int, connected: bool = True) -> None:
+        self.gpus, self.connected = gpus, connected
+        self.options: dict[str, Any] = {}
+        self.errands: list[Errand] = []
+
+    def is_initialized(self) -> bool:
+        return self.connected
+
+    def init(self, address: str, **_: object) -> None:
+        raise ConnectionError("Ray's own words\nand a trace")
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 8.0, "GPU": float(self.gpus)} if self.gpus else {"CPU": 8.0}
+
+    def remote(self, **options: Any) -> Any:
+        self.options = options
+        return lambda function: SimpleNamespace(remote=self.errands.append)
+
+
+def pretend_ray(monkeypatch: pytest.MonkeyPatch, **how: Any) -> PretendedRay:
+    pretended = PretendedRay(**how)
+    monkeypatch.setattr("remnant.experiments.execute.ray.import_extra", lambda *_: pretended)
+    return pretended
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "gets"), [(2, "auto", "cuda"), (2, "cuda", "cuda"), (2, "cpu", "cpu"), (0, "auto", "cpu")]
+)
+def test_a_ray_task_has_one_gpu_if_the_cluster_has_some(
+    gpus: int, device: str, gets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pretend_ray(monkeypatch, gpus=gpus)
+    asked = plan(tmp_path, device=device)
+    place = RayCluster("auto", asked)
+    place.start(Errand(Job(asked, [asked.folder(0)])))
+    assert place.gpus == (2 if gets == "cuda" else 0)
+    assert ray.options["num_gpus"] == (1 if gets == "cuda" else 0)
+    assert [each.job.plan.device for each in ray.errands] == [gets]
+
+
+def test_an_address_that_ray_would_wait_for_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_ray(monkeypatch, gpus=0, connected=False)
+    with pytest.raises(
+        RunError, match=r"--on ray://: the address names no machine .* ray:HEAD:6379 or ray://HEAD:10001"
+    ):
+        run(plan(tmp_path, on="ray://"))
+    with socket.create_server(("127.0.0.1", 0)) as other:  # listens, but is not what Ray looks for
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(RunError, match="6379 belongs to ray:HOST:PORT, and 10001 to ray://HOST:PORT") as caught:
+            run(plan(tmp_path, on=f"ray:{address}"))
+    assert "trace" not in str(caught.value)
+
+
 # --- SLURM ------------------------------------------------------------------------------------------------------------
 
 
@@ -233,8 +336,10 @@ def test_slurm_runs_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("submitit")
     monkeypatch.setattr(Slurm, "cluster", "debug")  # of submitit: in this process
     heard: list[Progress] = []
-    folders = run(plan(tmp_path / "slurm", on="slurm:partition=short,time=10"), heard.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    folders = run(plan(tmp_path / "slurm", device="auto", on="slurm:partition=short,time=10"), heard.append)
     assert [each.task for each in heard if each.row] == [0, 1]
+    assert heard[0].note.startswith("SLURM was not asked for a GPU")
     assert matrices(folders) == matrices(run(plan(tmp_path / "here")))
     with pytest.raises(RunError, match=r"write options of sbatch with their values, and the time in minutes"):
         run(plan(tmp_path, on="slurm:partition,time=1:00:00"))
@@ -250,6 +355,8 @@ def test_slurm_gets_the_options_of_sbatch(tmp_path: Path, monkeypatch: pytest.Mo
     script = place.executor._executor._make_submission_file_text("remnant", "1")
     for line in ("--partition=gpu", "--time=240", "--mem=16G", "--gres=gpu:1", "--cpus-per-task=1"):
         assert f"#SBATCH {line}\n" in script
+    for options, device in (("", "cuda"), ("", "cpu"), ("gres=gpu:a100:1", "auto"), ("gpus-per-task=1", "auto")):
+        assert Slurm(options, plan(tmp_path, device=device)).note == ""
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RunError, match="Run the command on a machine that has sbatch and srun"):
         Slurm("", plan(tmp_path))
@@ -312,18 +419,55 @@ def test_a_slurm_job_whose_time_is_up_is_queued_again_as_it_was(
     assert travelling.job.folders[0].finished
 
 
-def test_the_array_script_of_the_docs_runs_one_seed_per_job(tmp_path: Path) -> None:
-    """A stand-in for sbatch starts the script once for each number of its array, and another records the command."""
-    parse_seeds = pytest.importorskip("remnant.cli.runs").parse_seeds
+STAND_INS = {  # `remnant` runs while there is a file "slow"; `scontrol` notes what it is asked for
+    "remnant": """echo "$REMNANT_DATA $@" >> "$0.log"
+        trap 'echo ended >> "$0.log"; exit 143' TERM
+        while [ -e slow ]; do sleep 0.05; done
+        test ! -e fails""",
+    "scontrol": """echo "$@" >> "$(dirname "$0")/remnant.log\"""",
+}
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Callable[[int], subprocess.Popen[bytes]]:
+    """Starts the job array's script of the docs for one number of its array, as sbatch would."""
     page = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```bash\n(#!.*?)```", page, re.DOTALL)
     (tmp_path / "seeds.sh").write_text(script, encoding="utf-8")
-    (tmp_path / "remnant").write_text('#!/bin/sh\necho "$REMNANT_DATA $@" >> "$0.log"\n', encoding="utf-8")
-    (tmp_path / "remnant").chmod(0o755)
-    first, last = map(int, re.findall(r"#SBATCH --array=(\d+)-(\d+)", script)[0])
-    for number in range(first, last + 1):
-        variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": str(number)}
-        subprocess.run(["bash", "-eu", "seeds.sh"], cwd=tmp_path, env=variables, check=True)
+    for name, does in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+
+    def start(number: int) -> subprocess.Popen[bytes]:
+        variables = {"SLURM_ARRAY_JOB_ID": "71", "SLURM_ARRAY_TASK_ID": str(number)}
+        variables["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+        return subprocess.Popen(["bash", "-u", "seeds.sh"], cwd=tmp_path, env=variables)
+
+    return start
+
+
+def test_the_array_script_of_the_docs_runs_one_seed_per_job(array: Any, tmp_path: Path) -> None:
+    parse_seeds = pytest.importorskip("remnant.cli.runs").parse_seeds
+    first, last = map(int, re.findall(r"#SBATCH --array=(\d+)-(\d+)", (tmp_path / "seeds.sh").read_text())[0])
+    assert [array(number).wait(20) for number in range(first, last + 1)] == [0] * 5
     calls = (tmp_path / "remnant.log").read_text().splitlines()
     assert [parse_seeds(re.findall(r"--seeds (\S+)", call)[0]) for call in calls] == [(n,) for n in range(5)]
     assert {call.split(" --seeds")[0] for call in calls} == {"/shared/remnant-data run split-cifar100 gpm"}
+    assert all("--device cuda" in call for call in calls)
+    (tmp_path / "fails").touch()
+    assert array(0).wait(20) == 1  # a run that fails is not queued again
+    assert "requeue" not in (tmp_path / "remnant.log").read_text()
+
+
+def test_the_array_script_ends_the_run_and_queues_its_job_again_when_its_time_is_up(array: Any, tmp_path: Path) -> None:
+    assert "#SBATCH --signal=B:USR1@90" in (tmp_path / "seeds.sh").read_text()
+    (tmp_path / "slow").touch()
+    log, job = tmp_path / "remnant.log", array(3)
+    for _ in range(400):
+        if log.exists():
+            break
+        time.sleep(0.05)
+    time.sleep(0.2)  # until the stand-in handles signals
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(20) == 0
+    assert log.read_text().splitlines()[1:] == ["ended", "requeue 71_3"]

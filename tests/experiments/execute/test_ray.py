@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,9 @@ def sweeps_from_the_command_line() -> None:
     result = runner.invoke(remnant_cli.app, words)
     assert result.exit_code == 0, result.output
     assert {"lr=0.01, seed 0", "lr=0.05, seed 0"} <= {line.split(":")[0] for line in result.stderr.splitlines()}
+    if find_spec("optuna"):
+        result = runner.invoke(remnant_cli.app, [*words, "--search", "2"])
+        assert "Best of 2 trials" in result.stdout, result.output
     refused = runner.invoke(remnant_cli.app, [*words, "--device", "cuda"])
     assert "the cluster has no GPU. Use --device cpu" in refused.stderr
 

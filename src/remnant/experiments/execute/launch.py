@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from remnant.accelerated import STEP_KINDS
+from remnant.data import BUILT_IN, load_stream
 from remnant.errors import RunError, UserError
 from remnant.training import run_to_completion
 
@@ -208,6 +209,8 @@ def run_together(
     first, work = plans[0], [_Work(plan, watch) for plan, watch in zip(plans, watchers, strict=True)]
     if place is None and first.on != HERE:
         with closing(open_place(first)) as place:
+            if place.note:
+                watchers[0](Progress(first.seeds[0], note=place.note, serious=True))
             return run_together(plans, watchers, place)
     devices = [] if place else pick_devices(first.device)
     for each in work:
@@ -230,6 +233,9 @@ def run_together(
     workers = devices if gpus else devices * (first.parallel or os.cpu_count() or 1)
     if min(len(jobs), len(workers)) > 1:
         place = Processes(workers)
+    if place or len(jobs) > 1:
+        _check_data(todo)
+        jobs = {job: each for job, each in jobs.items() if not each.errors}
     if place:
         place.run(list(jobs), lambda job, message: _receive(jobs[job], message))
     for job, each in jobs.items() if not place else ():  # one at a time: this process will do
@@ -239,6 +245,22 @@ def run_together(
             each.errors.append(error)
     complete = [not each.errors and all(folder.finished for folder in each.folders) for each in work]
     return [each.folders if done else _failure(each) for each, done in zip(work, complete, strict=True)]
+
+
+def _check_data(work: Iterable[_Work]) -> None:
+    """Builds each built-in stream once, so that missing data is found before the jobs start, and not once in each."""
+    found: dict[str, Exception | None] = {}
+    for each in work:
+        settings = each.plan.settings
+        name = f"{settings.benchmark} {settings.stream}"
+        if settings.benchmark in BUILT_IN and name not in found:
+            found[name] = None
+            try:
+                load_stream(settings.benchmark, seed=each.plan.seeds[0], **settings.stream)
+            except UserError as error:
+                found[name] = error
+        if missing := found.get(name):
+            each.errors.append(missing)
 
 
 def _receive(work: _Work, message: Progress | Exception) -> None:
@@ -260,7 +282,7 @@ def _failure(work: _Work) -> Exception:
     for error in work.errors:
         if not isinstance(error, UserError | OSError):  # a bug: the sentence below does not show where
             traceback.print_exception(error)
-    return RunError(" ".join([*sorted(map(str, work.errors)), KEPT]))
+    return RunError(" ".join([*sorted(set(map(str, work.errors))), KEPT]))
 
 
 def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:

@@ -44,7 +44,7 @@ def open_place(plan: Plan) -> Remote:
         return Slurm(rest, plan)
     from .ray import RayCluster
 
-    address = plan.on if rest.startswith("//") else rest or os.environ.get("RAY_ADDRESS", "auto")
+    address = plan.on if rest.startswith("//") else rest or os.environ.get("RAY_ADDRESS") or "auto"
     return RayCluster(address, plan)
 
 

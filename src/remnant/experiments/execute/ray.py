@@ -38,10 +38,16 @@ class RayCluster(Remote):
         advice = "Start one with `ray start --head`, or check the address: ray:HEAD:6379 or ray://HEAD:10001"
         try:
             head = urlsplit(address if "//" in address else f"//{address}")
+            if not head.hostname:  # Ray itself would wait for half a minute
+                problem = "the address names no machine"
+                raise ValueError(address)
             if head.port:  # Ray itself would wait for minutes
                 socket.create_connection((head.hostname, head.port), timeout=SECONDS_TO_ANSWER).close()
                 problem = f"{address} responds, but refused the connection"
-                advice = "Use the cluster's versions of Ray and Python, and its token if it needs one"
+                advice = (
+                    "Check the port: 6379 belongs to ray:HOST:PORT, and 10001 to ray://HOST:PORT. Use the cluster's versions "
+                    "of Ray and Python, and its token if it needs one"
+                )
             elif address == "auto":
                 problem = "this machine is not part of a Ray cluster"
             with warnings.catch_warnings(action="ignore"):  # Ray's news for its developers

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from remnant.data import data_root
 from remnant.errors import RunError
 from remnant.training import EpochDone
 
@@ -30,12 +31,11 @@ class Errand:
 
     job: Job
     cwd: Path = field(default_factory=Path.cwd)  # where relative paths of the user's own files start
-    data: str | None = field(default_factory=lambda: os.environ.get("REMNANT_DATA"))
+    data: Path = field(default_factory=lambda: data_root().absolute())  # the same folder on every machine
 
     def __call__(self) -> list[str]:
         """Runs the job on the machine that has been given it. Returns a sentence for each error."""
-        if self.data is not None:
-            os.environ["REMNANT_DATA"] = self.data
+        os.environ["REMNANT_DATA"] = str(self.data)
         with suppress(OSError):
             os.chdir(self.cwd)
         messages = Messages(self.job)
@@ -102,6 +102,7 @@ class Remote(ABC):
     """A place on other machines. A new one says how an errand is started, whether it has ended, and how to stop it."""
 
     gpus = 0
+    note = ""  # for the user, before the first job starts
 
     @abstractmethod
     def start(self, errand: Errand) -> Any:

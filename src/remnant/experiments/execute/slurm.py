@@ -14,6 +14,10 @@ from .remote import Errand, Remote
 MINUTES = 120
 TIME_LIMITS = 1000  # that one job may meet
 ASK_EVERY = 20.0  # seconds between two looks at the queue
+NO_GPU = (
+    "SLURM was not asked for a GPU, so the jobs may have to use CPUs. --device cuda asks for one GPU a job, and --device cpu "
+    "uses CPUs without this note."
+)
 LOST_AFTER = 90.0  # seconds out of the queue, because network storage may show a job's result late
 
 
@@ -31,8 +35,11 @@ class Slurm(Remote):
                 f"--on slurm:{options}: write options of sbatch with their values, and the time in minutes: "
                 "--on slurm:partition=gpu,time=240."
             )
-        if plan.device == "cuda" and not {"gres", "gpus", "gpus-per-node"} & set(given):
-            given["gres"] = "gpu:1"
+        if not {"gres", "gpus", "gpus-per-node", "gpus-per-task"} & set(given):
+            if plan.device == "cuda":
+                given["gres"] = "gpu:1"
+            elif plan.device == "auto":
+                self.note = NO_GPU
         # How many GPUs are free is up to SLURM: each job has one seed, or --parallel.
         self.gpus = 0 if plan.device == "cpu" else sys.maxsize
         self.queue = Queue()
