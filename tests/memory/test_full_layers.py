@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -70,3 +71,21 @@ def test_a_task_more_costs_a_full_memory_next_to_nothing(tmp_path: Path) -> None
     assert bases[20:] == [0] * 20
     assert sizes[-1] - sizes[19] <= 20 * 2 * 4  # a count per task and layer
     assert len(memory._verifier.witnesses) == 16
+
+
+def test_a_hundred_tasks_on_a_full_layer_keep_nothing_more() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))
+    memory, kept = GPM(model, threshold=1.0), []
+    optimizer = memory.attach(torch.optim.SGD(model.parameters(), lr=0.1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for task in range(1, 101):
+            train(model, optimizer, torch.randn(20, 6), steps=1)
+            memory.consolidate(torch.randn(20, 6))
+            if task in (20, 100):  # `verify` keeps the examples of 16 tasks
+                gc.collect()
+                tensors = sum(type(each) in (torch.Tensor, nn.Parameter) for each in gc.get_objects())
+                kept.append((memory.report().nbytes, tensors))
+    assert memory.report().tasks_left == 0
+    assert kept[0] == kept[1]
