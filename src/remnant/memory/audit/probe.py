@@ -48,8 +48,8 @@ class Probe:
         self._seed, self._draws = 0, False  # whether the last forward pass drew random numbers
         self.is_random = False  # whether the outputs depend on them, as with dropout that stays on
 
-    def remembering(self, model: nn.Module, batch: Any) -> object:
-        """The forward function to record a task with: it keeps a few examples from the whole stream of batches."""
+    def forward_keeping_examples(self, model: nn.Module, batch: Any) -> object:
+        """Calls the forward function, and keeps a few examples from all of the task's batches."""
         some = spread_examples(batch, EXAMPLES)
         self.examples = mix(self.examples, some, self._batches) if self._batches else some
         self._batches += 1
@@ -62,9 +62,10 @@ class Probe:
 
     @torch.no_grad()
     def uncovered(self, change: Change | None = None) -> Found:
-        """Returns the weights that are used in ways their rule does not cover → how far they moved the outputs.
+        """Finds the weights that are used in ways their rule does not cover, and how far they move the outputs.
 
-        Moves the parameters by the unseen part of a random change, or of a given one. Processes share what they find.
+        It moves the parameters by the part of a random change, or of a given one, that the recorded rows cannot see. Processes
+        share what they find.
         """
         untested = [  # a weight that does not train now is tested when it has moved
             weight

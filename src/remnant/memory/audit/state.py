@@ -97,11 +97,13 @@ class Buffers:
         self.hold()
 
     def hold(self) -> None:
+        """Keeps the modules of frozen state in eval mode."""
         self._holding = True
         for module in self._modules():
             keep_in_eval_mode(module)
 
     def release(self) -> None:
+        """Lets these modules change their mode again."""
         for module in self._modules():
             if vars(module).pop("train", None) is not None:  # undoes `keep_in_eval_mode`
                 module.training = self._model.training

@@ -75,7 +75,9 @@ class Trial:
         return self._named(unseen, testable, together, allowed)
 
     def _changes(self, change: Change | None) -> tuple[dict[Tensor, Tensor], dict[Tensor, Tensor], Weights]:
-        """A random change, free to show in the outputs; the unseen part of it or of a given one; the weights that it moves."""
+        """Returns a random change of the weights, its part (or that of a given change) that the rows cannot see, and the
+        weights that this unseen part moves.
+        """
         free: dict[Tensor, Tensor] = {}
         device = next(self._probe.model.parameters()).device
         generator = torch.Generator(device).manual_seed(0)
@@ -244,7 +246,7 @@ def change_of(before: list[Tensor], after: list[Tensor]) -> float:
 
 @contextmanager
 def restored(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Gives tensors back the values that they had before the block."""
+    """After the block, puts back the values that the tensors had before it."""
     before = [(tensor.detach(), tensor.detach().clone()) for tensor in tensors]
     try:
         yield
@@ -255,7 +257,7 @@ def restored(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def placed(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """Gives tensors these values for the block."""
+    """Puts these values into the tensors for the block."""
     with restored(values):
         for tensor, value in values.items():
             tensor.detach().copy_(value)

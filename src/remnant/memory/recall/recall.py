@@ -123,7 +123,7 @@ class Recall:
     def training(self) -> Iterator[None]:
         """The forward pass of the block is the last task's recalled network; steps move the directions new with it."""
         self._check_can_train()
-        # What moved without the memory's knowledge must not count as the task's own, here and at the end.
+        # Changes that were made past the optimizers' hooks are undone, so that they do not count as the task's own.
         self._constraint.restore()
         truncated = self._through_memory(self.tasks[-1].ranks)
         rest = {parameter: parameter.detach() - value for parameter, value in truncated.items()}

@@ -52,7 +52,7 @@ def remember(
     thresholds = {weight.name: memory._threshold(weight.name, task) for weight in weights}
     probe = Probe(memory._protection, forward)
     # Lines 14–16: a forward pass constructs the representation matrix R of each layer; here, its Gram matrix.
-    grams = gather(memory._protection, batches, task, samples, layer_samples, forward=probe.remembering)
+    grams = gather(memory._protection, batches, task, samples, layer_samples, forward=probe.forward_keeping_examples)
     fixed, unreached = checks.refuse(probe, memory._protection, grams, memory._constraint.stepped)
     moving = memory._buffers.moving(probe, trained=bool(memory._constraint.stepped))
     # Lines 17–22: for each layer, remove the part of R inside M, choose k directions of the rest, and add them to M.
@@ -60,7 +60,7 @@ def remember(
     coarse = too_coarse(weights, grams, thresholds) if memory._settings["sketch"] else []
     checks.warn(memory, probe, grown, moving, unreached, coarse)
     record = memory._recall.record(grown, grams, thresholds, probe) if memory._recall else None
-    _begin_next_task(memory, grown, anchors, moving)  # until here, nothing in the memory has changed
+    _begin_next_task(memory, grown, anchors, moving)  # all above may still refuse the task
     memory._verifier.remember(task, probe)
     if memory._recall and record:
         memory._recall.add(record)

@@ -26,7 +26,7 @@ Grams = dict[str, Gram | Sketch | Counts]
 # Takes the input rows of one weight: (groups, N, n) with the inputs of 1 for biases last, or one-hot indices.
 RowSink = Callable[[Tensor], None]
 Sinks = Mapping[ProtectedWeight, RowSink]
-TARGETS = ("target", "label")  # the names of a model's own input for targets start so
+TARGETS = ("target", "label")  # how the name of an input for targets begins
 Examples = Mapping[str, int]  # weight → how many examples of each batch to read, the first ones; all by default
 
 

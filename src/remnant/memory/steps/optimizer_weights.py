@@ -9,7 +9,7 @@ from .constraint import Constraint
 
 
 class OptimizerWeights:
-    """What the steps of one optimizer concern: its protected weights, small ones in bundles, and its frozen parameters."""
+    """What the steps of one optimizer act on: its protected weights, small ones in bundles, and its frozen parameters."""
 
     def __init__(self, constraint: Constraint, parameters: set[Tensor]) -> None:
         self._constraint, self._parameters, self.anchors = constraint, parameters, constraint.anchors
@@ -46,7 +46,12 @@ class OptimizerWeights:
 
     @torch.no_grad()
     def restore(self, *, along_gradient: bool, only_rows: bool) -> None:
-        """Puts weights back to W·M = W₀·M, except those that moved `along_gradient`; `only_rows` of an embedding's table."""
+        """Restores W·M = W₀·M.
+
+        Args:
+            along_gradient: Whether the step moved along the projected gradients; such weights need not be restored.
+            only_rows: Whether the step moved only the rows of an embedding that have a sparse gradient.
+        """
         for bundle in self._bundles:
             if not (along_gradient and bundle.projected and self._parameters.issuperset(bundle.parameters)):
                 bundle.restore()

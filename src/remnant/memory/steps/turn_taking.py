@@ -20,10 +20,10 @@ class TurnTaking:
     def __init__(self, constraint: Constraint) -> None:
         self._constraint = constraint
         self._trained: WeakKeyDictionary[Optimizer, set[Tensor]] = WeakKeyDictionary()
-        self._learn()
+        self._start_watching()
 
-    def _learn(self) -> None:
-        """Starts to watch whether the optimizers take turns."""
+    def _start_watching(self) -> None:
+        """Forgets the order of the optimizers, and finds those that share a weight."""
         self._anchors = self._constraint.anchors
         owners: dict[Tensor, list[Optimizer]] = {}
         for optimizer, parameters in self._trained.items():
@@ -37,27 +37,27 @@ class TurnTaking:
         self._projected: dict[Tensor, tuple[int, int]] = {}  # their gradients, as the first step of the cycle left them
         self._stepped: set[int] = set()  # the ids of those that stepped in this cycle
         self._first = 0  # the id of the one that begins each cycle
-        self._broken = False
+        self._given_up = False
 
     def join(self, optimizer: Optimizer, parameters: set[Tensor]) -> None:
         self._constraint.settle()
         self._trained[optimizer] = parameters
-        self._learn()
+        self._start_watching()
 
     def leave(self, optimizer: Optimizer) -> None:
         self._constraint.settle()
         self._trained.pop(optimizer, None)
-        self._learn()
+        self._start_watching()
 
     def end_turns(self) -> None:
         """Lets every step restore its weights, until the next task."""
         self._constraint.settle()
-        self._weights, self._stepped, self._broken = None, set(), True
+        self._weights, self._stepped, self._given_up = None, set(), True
 
     def before_step(self, optimizer: Optimizer) -> bool:
         """Returns whether the gradients of an optimizer have been projected with the others' and are still the same."""
         if self._anchors is not self._constraint.anchors:
-            self._learn()
+            self._start_watching()
         if optimizer not in self._sharing:
             return False
         if id(optimizer) in self._stepped or (self._weights and not self._stepped and id(optimizer) != self._first):
@@ -74,7 +74,7 @@ class TurnTaking:
 
     def after_step(self, optimizer: Optimizer) -> bool:
         """Returns whether the weights of an optimizer are restored at the end of the cycle, or have just been."""
-        if self._broken or optimizer not in self._sharing:
+        if self._given_up or optimizer not in self._sharing:
             return False
         self._first = self._first or id(optimizer)
         self._stepped.add(id(optimizer))
