@@ -1,9 +1,9 @@
 """Wide layers: exact Gram matrices against sketches, the cost of a step, narrow bases, and the cost model of whole models.
 
-    python benchmarks/large_layers.py [--widths 1024,2048,4096] [--paper]
+    python benchmarks/large_layers.py [--widths 1024,2048,4096] [--paper] [--one 128 512 16384]
 
 The singular values of the rows fall by e⁸ or e³² over the width. Seconds are of one thread; the peak is the RAM of a process
-of its own above what it took before. `--paper` prints the cost model alone.
+of its own above what it took before. `--paper` prints the cost model alone, and `--one` measures one consolidation.
 """
 
 from __future__ import annotations
@@ -169,7 +169,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--widths", default="1024,2048,4096")
     parser.add_argument("--paper", action="store_true", help="the cost model alone")
-    parser.add_argument("--one", nargs=3, type=int, metavar=("DECAY", "WIDTH", "N"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--one", nargs=3, type=int, metavar=("DECAY", "SKETCH", "N"), help="one consolidation; 0: exact"
+    )
     chosen = parser.parse_args()
     if chosen.one:
         return consolidate_once(*chosen.one)
