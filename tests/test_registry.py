@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remnant import registry as room
-from remnant.errors import UserError, nearest
+from remnant.errors import UserError, did_you_mean, nearest
 from remnant.registry import IN_FILE, Registry, UnknownNameError, file_of, load_from_file
 
 
@@ -115,6 +115,31 @@ def test_an_object_has_a_name_that_leads_back_to_it(shapes: Registry[Any], monke
 def test_an_object_that_no_other_process_could_find(shapes: Registry[Any], thing: object) -> None:
     with pytest.raises(UnknownNameError, match="Define the shape at the top level of a Python file"):
         shapes.name_of(thing)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("table1", "Did you mean 'table1a' or 'table1b'?"),
+        ("cifar", "Did you mean 'cifar10' or 'cifar100'?"),
+        ("cifar-10", "Did you mean 'cifar10'?"),
+        ("split_m", "Did you mean 'split-mnist'?"),
+        ("split-", "Did you mean 'split-mnist'?"),  # more than three begin with it
+        ("foo", "Choose from: "),
+        ("", "Choose from: "),
+    ],
+)
+def test_names_that_begin_with_the_word_are_offered(word: str, says: str) -> None:
+    split = [f"split-{each}" for each in ("mnist", "longer", "longest", "even-longer")]
+    names = ["table1a", "table1b", "cifar10", "cifar100", *split]
+    assert did_you_mean(word, names).startswith(says)
+
+
+def test_a_hint_says_what_shows_all_names() -> None:
+    methods: Registry[object] = Registry("method", "example.methods")
+    methods["gpm"] = int
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'gpm'\?  \(remnant list methods shows all\.\)$"):
+        methods["gpmm"]
 
 
 def test_of_equally_close_names_the_one_with_the_same_letters_is_meant() -> None:

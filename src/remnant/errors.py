@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+SEVERAL = 3  # names in one hint, at most
+
 
 class UserError(Exception):
     """Something the user can put right. The message says what happened and what to do; the command line shows only that."""
@@ -22,10 +24,21 @@ def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | Non
     return None
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """A sentence with the closest choice, or with all of them if none is close."""
+def did_you_mean(word: str, choices: Iterable[str], more: str = "") -> str:
+    """A sentence with the closest choice and a few that begin with `word`, then `more`; or a sentence with all choices."""
     candidates = sorted(choices)
     if not candidates:
         return "It takes none."
     near = nearest(word, candidates)
-    return f"Did you mean '{near}'?" if near else f"Choose from: {', '.join(candidates)}."
+    offered = [near] if near else []
+    begun = [each for each in candidates if word and _plain(each).startswith(_plain(word))]
+    if len(begun) <= SEVERAL:
+        offered = list(dict.fromkeys(offered + begun))[:SEVERAL]
+    if not offered:
+        return f"Choose from: {', '.join(candidates)}."
+    quoted = " or ".join(f"'{each}'" for each in sorted(offered))
+    return f"Did you mean {quoted}?{more}"
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "-")

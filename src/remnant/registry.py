@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from .errors import UserError, did_you_mean
 
 T = TypeVar("T")
+LISTS = {"method": "methods", "network": "models", "stream": "benchmarks"}  # kind → what `remnant list` shows of it
 IN_FILE = ".py:"  # a name with this in it is `path/to/file.py:Name`, a thing in a file of the user's own
 
 
@@ -31,8 +32,8 @@ class Registry(UserDict[str, T]):
     registered names and the entry points.
 
     Args:
-        kind: the word for such a thing in error messages: "method", "network", "stream".
-        group: the entry-point group, such as `remnant.methods`.
+        kind: The word for such a thing in error messages: "method", "network", "stream".
+        group: The entry-point group, such as `remnant.methods`.
 
     >>> shapes = Registry("shape", "example.shapes")
     >>> shapes["square"] = "four sides"
@@ -57,7 +58,8 @@ class Registry(UserDict[str, T]):
             with _explained(f"The {self.kind} '{name}' ({point.value})"):
                 found = point.load()
             return found
-        raise UnknownNameError(f"No {self.kind} called '{name}'. {did_you_mean(name, self)}")
+        more = f"  (remnant list {LISTS[self.kind]} shows all.)" if self.kind in LISTS else ""
+        raise UnknownNameError(f"No {self.kind} called '{name}'. {did_you_mean(name, self, more)}")
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.data, *sorted(_entry_points(self.group, tuple(sys.path)).names - self.data.keys())])

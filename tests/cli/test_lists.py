@@ -58,6 +58,7 @@ def test_the_settings_of_a_method_from_a_file(tmp_path: Path) -> None:
     lines = {line.split()[0]: line for line in listed("settings", f"{tmp_path / 'own.py'}:Own").splitlines() if line}
     assert "0.3" in lines["strength"]
     assert "default.toml" in lines["training.epochs"]
+    assert lines[f"{tmp_path / 'own.py'}:Own:"].endswith(": It has no description.")
     assert "optimizer.weight_decay" in lines
 
 

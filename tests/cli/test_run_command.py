@@ -47,7 +47,7 @@ def remnant(*words: str, code: int = 0) -> Any:
 def test_run_shows_progress_and_prints_the_matrix(folder: Path) -> None:
     result = remnant("run", "permuted-digits", "gpm", *FEW)
     assert re.search(
-        r"seed 0: task 1/2  epoch 1/1  loss \d\.\d+  accuracy test \d+\.\d %  steps/s [\d,]+", result.stderr
+        r"seed 0: task 1/2  epoch 1/1  loss \d\.\d+  accuracy mean test \d+\.\d %  steps/s [\d,]+", result.stderr
     )
     assert "epoch done" in result.stderr
     assert result.stderr.startswith("permuted-digits · gpm\nseed 0: ")  # a log may hold several
@@ -58,7 +58,7 @@ def test_run_shows_progress_and_prints_the_matrix(folder: Path) -> None:
     assert ["after", "1", "2"] in rows
     assert ["2", *(f"{100 * value:.1f}" for value in matrix.values[1])] in rows
     assert f"ACC {100 * matrix.values[1].mean():.2f} %" in result.stdout
-    assert f"in {run.path.parent.relative_to(folder)}" in result.stdout
+    assert f"The results are in {run.path.parent.relative_to(folder)}" in result.stdout
     again = remnant("run", "permuted-digits", "gpm", *FEW)
     title, note = again.stderr.splitlines()
     assert title == "permuted-digits · gpm"
@@ -81,7 +81,7 @@ def test_quiet_prints_the_result_alone() -> None:
     first, *rest = result.stdout.splitlines()
     assert re.fullmatch(r"ACC \d+\.\d\d %   BWT [+-]\d\.\d{3}   \d+ s per seed, 1 seed", first)
     assert rest == [rest[0]]
-    assert rest[0].startswith("in runs")
+    assert rest[0].startswith("The results are in runs")
 
 
 def test_two_seeds_have_a_mean_and_a_deviation(folder: Path) -> None:
@@ -338,7 +338,7 @@ def test_demo_shows_forgetting_and_draws_it(folder: Path) -> None:
     assert float(forgot["Plain fine-tuning"]) > float(forgot["Gradient Projection Memory"])
     assert "All tasks at once (upper bound)" not in forgot  # it learns no task before another
     assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert "Picture: demo.png" in result.stdout
+    assert "The picture is demo.png." in result.stdout
     assert sorted(path.name for path in folder.iterdir()) == ["demo.png"]  # nothing else is left behind
 
 
@@ -346,7 +346,7 @@ def test_demo_without_a_writable_picture(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     (folder / "demo.png").mkdir()
     assert demonstration._draw({name: AccuracyMatrix(1, [[0.9]]) for name in ("one", "other")}).startswith(
-        "No picture: demo.png could not be written here ("
+        "There is no picture: demo.png could not be written here ("
     )
 
 

@@ -332,8 +332,8 @@ def test_a_stream_or_a_function_in_ones_own_file_is_loaded_by_name(own: str) -> 
         ("maed", {}, "has no 'maed'. Did you mean 'made'"),
         ("made", {"task": 3}, "no such option of '{own}:made'. Did you mean 'tasks'?"),
         ("ready", {"tasks": 3}, "takes no options"),
-        ("number", {}, "is a int, not a Stream or a function"),
-        ("wrong", {}, "returned a list, not a remnant.data.Stream"),
+        ("number", {}, "must be a Stream or a function that returns one, and is "),
+        ("wrong", {}, "must return a remnant.data.Stream, and returned ["),
     ],
 )
 def test_a_wrong_name_in_ones_own_file_is_explained(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from remnant.data import Split, Stream
+from remnant.errors import UserError
 from remnant.memory import parse_threshold
 from remnant.methods import METHODS, Finetune, GradientProjection, Method, Multitask, SingleTask
 from remnant.models import Network, build
@@ -443,6 +445,25 @@ def _copied(node: Any) -> Any:
     if isinstance(node, dict):
         return {key: _copied(value) for key, value in node.items()}
     return [_copied(value) for value in node] if isinstance(node, list) else node
+
+
+@pytest.mark.parametrize(
+    ("hook", "taken", "must_take"),
+    [
+        ("start", "self", "self, task"),
+        ("loss", "self, x", "self, x, y"),
+        ("gradients", "self", "self, loss"),
+        ("step", "self, x, y, task", "self, x, y"),
+        ("finish", "self, task", "self, task, train"),
+        ("logits", "self, x", "self, x, task"),
+    ],
+)
+def test_a_hook_that_could_not_be_called_is_refused_when_its_class_is_made(
+    hook: str, taken: str, must_take: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(f"Own.{hook} must take ({must_take}), and it takes ({taken}).")):
+        exec(f"class Own(Method):\n    def {hook}({taken}): ...", {"Method": Method})
+    exec(f"class Own(Method):\n    def {hook}({must_take}, more=1, **others): ...", {"Method": Method})
 
 
 def test_methods_go_by_the_names_they_give_themselves() -> None:

@@ -70,6 +70,23 @@ def test_a_stream_of_one_task_may_have_its_own_head():
     assert network(images(2), 0).shape == (2, 4)
 
 
+def test_a_network_with_one_head_needs_no_task():
+    network = MLP((4,), (3,))
+    x = torch.randn(5, 4)
+    assert torch.equal(network(x), network(x, 0))
+
+
+def test_a_network_that_attaches_no_head_says_what_to_call(tmp_path):
+    (tmp_path / "bare.py").write_text(
+        "from remnant.models import Network\nclass Bare(Network):\n    def features(self, x):\n        return x\n"
+    )
+    for classes in (3, [3, 3]):
+        with pytest.raises(
+            OptionError, match=r"Bare has no head\. Call self\.attach_heads\(features, bias=…\) at the end"
+        ):
+            build(f"{tmp_path / 'bare.py'}:Bare", input_shape=(4,), classes=classes)
+
+
 def test_a_network_with_heads_needs_the_task():
     with pytest.raises(ValueError, match=r"3 heads: name the task"):
         small("mlp")(images(2))

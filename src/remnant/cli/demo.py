@@ -37,7 +37,7 @@ def run_demo() -> None:
         bwt = contents.result.bwt
         forgotten = "" if bwt is None else f"; {-100 * bwt:.1f} points forgotten"
         print_text(f"{title}: {100 * contents.result.acc:.1f} % on all tasks at the end{forgotten}")
-    print_text(f"\n{time.perf_counter() - start:.0f} s. {_draw(matrices)}")
+    print_text(f"\nDone in {time.perf_counter() - start:.0f} s. {_draw(matrices)}")
 
 
 def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
@@ -45,7 +45,7 @@ def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return "No picture: it needs matplotlib (pip install matplotlib)."
+        return "There is no picture: it needs matplotlib (pip install matplotlib)."
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     axes = figure.subplots(1, len(matrices))
     for axis, (title, matrix) in zip(axes, matrices.items(), strict=True):
@@ -62,5 +62,5 @@ def _draw(matrices: dict[str, AccuracyMatrix]) -> str:
     try:
         figure.savefig(PICTURE, dpi=110)
     except OSError as error:
-        return f"No picture: {PICTURE} could not be written here ({error.strerror or error})."
-    return f"Picture: {PICTURE}"
+        return f"There is no picture: {PICTURE} could not be written here ({error.strerror or error})."
+    return f"The picture is {PICTURE}."

@@ -88,7 +88,7 @@ def list_settings(
     rows = describe(benchmark, method)
     _print([{"--set": row.key, "value": row.value, "allowed": row.allowed, "from": row.source} for row in rows])
     for name, owner in ((method, METHODS[method]), ("training", Schedule)):
-        print_text(f"\n{name}: {inspect.getdoc(owner) or ''}")
+        print_text(f"\n{name}: {inspect.cleandoc(owner.__doc__ or 'It has no description.')}")
 
 
 def _title(methods: Registry[Any], name: str) -> str:

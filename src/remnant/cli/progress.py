@@ -47,7 +47,7 @@ class SeedStatus:
                 "steps/s": f"{epoch.steps / max(epoch.seconds, 1e-9):,.0f}",
             }
         if progress.row:
-            self.cells["accuracy"] = f"test {100 * sum(progress.row) / len(progress.row):.1f} %"
+            self.cells["accuracy"] = f"mean test {100 * sum(progress.row) / len(progress.row):.1f} %"
         elif epoch is not None or progress.finished:  # which has elapsed instead of remaining time
             time_left = "?" if seconds is None else f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
             self.cells["left"] = f"took {time_left}" if progress.finished else time_left
@@ -130,7 +130,7 @@ def run_plans(title: str, plans: Mapping[str, Plan], quiet: bool, log: str = "",
             # The paper's figures are for the recipe's settings, and would mislead beside others.
             if paper and paper.acc and settings == resolve(settings.benchmark, settings.method, (), settings.protocol):
                 print_text(f"paper: ACC {paper.acc:.2f} %   BWT {Spread(paper.bwt).text(2, '+')}", style="dim")
-            print_text(f"in {folders[0].path.parent}", style="dim")
+            print_text(f"The results are in {folders[0].path.parent}", style="dim")
     return not any(isinstance(outcome, Exception) for outcome in outcomes)
 
 

@@ -82,16 +82,16 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
     """Builds a stream. The same seed and options give the same stream on any machine.
 
     Args:
-        stream: a built-in name (`remnant list benchmarks`), an entry point of the group `remnant.streams`,
+        stream: A built-in name (`remnant list benchmarks`), an entry point of the group `remnant.streams`,
             `path/to/file.py:name`, the path of data (`images/`, `digits.npz`), a Stream, or a function that returns one.
             A function gets the seed if it has a parameter `seed`; its other parameters are its options.
-        seed: a whole number from 0 up, from which all random choices follow.
-        **options: options of the stream, such as `tasks=5`.
+        seed: A whole number from 0 up, from which all random choices follow.
+        **options: Options of the stream, such as `tasks=5`.
 
     Raises:
-        UnknownNameError: no stream has this name, or the file cannot be used.
-        OptionError: the stream has no such option, or the option does not take this value.
-        DataError: the datasets are not prepared, or the options do not fit together.
+        UnknownNameError: No stream has this name, or the file cannot be used.
+        OptionError: The stream has no such option, or the option does not take this value.
+        DataError: The datasets are not prepared, or the options do not fit together.
 
     Example:
         >>> stream = load_stream("permuted-digits", seed=0, tasks=3)
@@ -106,13 +106,13 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
             raise DataError(f"'{name}' is a finished stream and takes no options. Make it a function to give it some.")
         return replace(found, seed=seed)
     if not callable(found):
-        raise DataError(f"'{name}' is a {type(found).__name__}, not a Stream or a function that returns one.")
+        raise DataError(f"'{name}' must be a Stream or a function that returns one, and is {found!r:.60}.")
     parameters = inspect.signature(found).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     chosen = options if takes_any else checked(found, options, f"'{name}'")
     made = found(**({"seed": seed} if takes_any or "seed" in parameters else {}), **chosen)
     if not isinstance(made, Stream):
-        raise DataError(f"'{name}' returned a {type(made).__name__}, not a remnant.data.Stream.")
+        raise DataError(f"'{name}' must return a remnant.data.Stream, and returned {made!r:.60}.")
     defaults = {option: default for option, (_, default) in options_of(found).items()}
     kept = name if isinstance(stream, str) and IN_FILE not in stream else made.name
     return replace(made, name=kept, seed=seed, options=defaults | chosen)

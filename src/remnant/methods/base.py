@@ -16,6 +16,7 @@ from remnant.memory import is_norm, keep_in_eval_mode
 from remnant.models import Network
 from remnant.options import checked, number
 
+from .hooks import check_hooks
 from .optimizers import OPTIMIZERS, OptimizerFactory, initial_state
 
 # A class that overrides one of these parts must declare the property again: it was declared for the other code.
@@ -147,11 +148,12 @@ class Method(Stateful):
             declared_by = next(kind for kind in cls.__mro__ if declaration in vars(kind))
             if any(getattr(cls, part) is not getattr(declared_by, part) for part in parts):
                 setattr(cls, declaration, None)
+        check_hooks(cls)
 
     def use_optimizer(self, name: str, **options: Any) -> None:
         """Replaces plain SGD by one of `OPTIMIZERS` with its options. Its state is new in every task."""
         if self.plain_sgd_only:
-            raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
+            raise ValueError(f"this method works only with plain SGD, not with {name}. Remove --set optimizer.")
         self.uses_plain_sgd = False
         self._make_optimizer = OPTIMIZERS[name](**checked(OPTIMIZERS[name], options, f"the optimizer {name}"))
 

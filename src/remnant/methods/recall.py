@@ -81,7 +81,7 @@ class Recall(GradientProjection):
         self.refresh()
 
     def use_optimizer(self, name: str, **options: Any) -> None:
-        raise ValueError(f"it takes plain SGD steps, and no {name}. Leave out --set optimizer.")
+        raise ValueError(f"this method works only with plain SGD, not with {name}. Remove --set optimizer.")
 
     def start(self, task: int) -> None:
         has_parts = self.own_rank and (task > 0 or not self.starts_in_memory)

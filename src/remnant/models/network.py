@@ -29,8 +29,8 @@ class Network(nn.Module, ABC):
     that `exclude=["heads.*"]` leaves them out of the memory, as the paper does.
 
     Args:
-        input_shape: the shape of one input, without the batch.
-        classes: a number for one head that all tasks share, or one number per task for a head each.
+        input_shape: The shape of one input, without the batch.
+        classes: A number for one head that all tasks share, or one number per task for a head each.
 
     Example:
         >>> class Linear(Network):
@@ -65,19 +65,21 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
-        """The body: maps inputs (N, *input_shape) to the features (N, features) that the heads read."""
+        """Computes the body: maps inputs (N, *input_shape) to the features (N, features) that the heads read."""
 
     def wiring(self) -> list[Units]:
-        """Which layer of the body reads which, in the order of computation. Only methods that mask units need it."""
+        """Says which layer of the body reads which, in the order of computation. Only methods that mask units need it."""
         raise ValueError(
             f"{type(self).__name__} does not say which of its layers reads which, so its units cannot be masked. "
             "Give it a `wiring` method (see remnant.models.Units)."
         )
 
     def head_of(self, task: int | None) -> nn.Linear:
-        """The head of a task. A single head serves all tasks."""
+        """Returns the head of a task. A single head serves all tasks."""
         if not self.multi_head:
             return self.head
+        if task is None and len(self.heads) == 1:
+            task = 0
         if task is None:
             raise ValueError(f"This network has {len(self.heads)} heads: name the task, network(x, task).")
         if not 0 <= task < len(self.heads):
@@ -87,7 +89,7 @@ class Network(nn.Module, ABC):
         return head
 
     def forward(self, x: Tensor, task: int | None = None) -> Tensor:
-        """The logits of the task's head. A network with a single head ignores `task`."""
+        """Returns the logits of the task's head. A network with a single head ignores `task`."""
         if tuple(x.shape[1:]) != self.input_shape:
             raise ValueError(f"Inputs of shape {tuple(x.shape)} for a network built for (N, *{self.input_shape}).")
         return self.head_of(task)(self.features(x))
@@ -123,7 +125,7 @@ class Units:
 
 
 def linear_chain(*layers: tuple[nn.Linear | nn.Conv2d, nn.Module | None, nn.Module]) -> list[Units]:
-    """The wiring of layers that read one another in turn: each with its norm or None, and the module of its units."""
+    """Returns the wiring of layers that read one another in turn: each with its norm or None, and the module of its units."""
     units: list[Units] = []
     for layer, norm, at in layers:
         units.append(Units(at, (Maker(layer, norm, units[-1] if units else None),)))
@@ -176,4 +178,6 @@ def build(
         network = make(input_shape, classes, **options)
     if not isinstance(network, Network):
         raise OptionError(f"{name} made a {type(network).__name__}, which is not a subclass of remnant.models.Network.")
+    if not hasattr(network, "heads" if network.multi_head else "head"):
+        raise OptionError(f"{name} has no head. Call self.attach_heads(features, bias=…) at the end of its __init__.")
     return network

@@ -103,7 +103,9 @@ def _hint(key: str, section: str, sections: Mapping[str, Section]) -> str:
     for candidates in (keys[section], every):
         by_last_word = {candidate.rpartition(".")[2]: candidate for candidate in reversed(candidates)}
         found = found or by_last_word.get(nearest(word, by_last_word, cutoff=0.6) or "")
-    return f"Did you mean '{found}'?" if found else f"There are: {', '.join(keys[section])}."
+    if found:
+        return f"Did you mean '{found}'?"
+    return f"There are: {', '.join(keys[section])}." if keys[section] else "It has no settings."
 
 
 def merged(kind: Kind, old: Any, part: str, value: Any) -> dict[str, Any]:

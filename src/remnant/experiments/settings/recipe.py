@@ -72,7 +72,8 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     has_own, own_file = benchmark in RECIPES, IN_FILE in benchmark or benchmark.endswith(".py")
     if not has_own and not own_file and benchmark not in BENCHMARKS and not DATA_PATH.search(benchmark):
         folder = f"For the folder of that name, write {benchmark}/." if os.path.isdir(benchmark) else ""
-        raise OptionError(f"No benchmark called '{benchmark}'. {folder or did_you_mean(benchmark, BENCHMARKS)}")
+        hint = folder or did_you_mean(benchmark, BENCHMARKS, "  (remnant list benchmarks shows all.)")
+        raise OptionError(f"No benchmark called '{benchmark}'. {hint}")
     file = f"{benchmark}.toml" if has_own else FALLBACK
     content = tomllib.loads(FILES[file].read_text(encoding="utf-8"))
     sane, methods = content.pop("sane", {}), content["methods"]
