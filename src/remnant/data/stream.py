@@ -46,7 +46,7 @@ class Split:
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Split:
-        """A split of two tensors, which it never drops."""
+        """Makes a split of two tensors, which it never drops."""
         made = cls(len(y), x.to, lambda: y)
         made._find_x = lambda: x
         return made
@@ -77,7 +77,7 @@ class Split:
         return self._make_y()
 
     def to(self, device: Device) -> Split:
-        """The same split on `device`. Stored bytes are copied there first and become floats there.
+        """Returns the same split on `device`. Stored bytes are copied there first and become floats there.
 
         Images are stored channels-last, the format that convolutions read fastest.
         """
@@ -93,10 +93,11 @@ class Task:
     """One task of a stream.
 
     Attributes:
-        classes: the number of classes.
-        train, valid, test: the splits; `valid` may be empty. Labels count from 0 in a multi-head stream and number the
+        name: What the task is called in messages and tables.
+        classes: The number of classes.
+        train, valid, test: The splits; `valid` may be empty. Labels count from 0 in a multi-head stream and number the
             outputs of the one head in a single-head stream.
-        labels: the numbers that the classes have in the original dataset.
+        labels: The numbers that the classes have in the original dataset.
 
     Example:
         >>> digits = Split.of(torch.rand(4, 64), torch.tensor([0, 1, 0, 1]))
@@ -113,7 +114,7 @@ class Task:
     labels: tuple[int, ...] = ()
 
     def to(self, device: Device) -> Task:
-        """The same task with all its tensors on `device`."""
+        """Returns the same task with all its tensors on `device`."""
         return replace(self, train=self.train.to(device), valid=self.valid.to(device), test=self.test.to(device))
 
 
@@ -122,11 +123,13 @@ class Stream(Sequence[Task]):
     """Tasks in the order in which they are learned. `stream[0]`, `len(stream)` and iteration give the tasks.
 
     Attributes:
+        name: What the stream is called in messages and in run folders.
+        tasks: The tasks, in order.
         head: "multi" gives every task its own output layer, chosen by the number of the task; "single" has one output
             layer for all tasks and no hint of the task.
-        input_shape: the shape of one example.
-        head_sizes: the outputs of each head.
-        seed, options: what it was made from.
+        input_shape: The shape of one example.
+        head_sizes: The outputs of each head.
+        seed, options: What it was made from.
 
     Example:
         >>> pairs = [(torch.rand(20, 8), torch.arange(20) % 2) for _ in range(3)]
@@ -191,18 +194,18 @@ class Stream(Sequence[Task]):
         name: str = "arrays",
         seed: int = 0,
     ) -> Stream:
-        """A stream of one `(x, y)` pair of arrays or tensors per task.
+        """Makes a stream of one `(x, y)` pair of arrays or tensors per task.
 
         Images are channels first. uint8 becomes float32 from 0 to 1; int64 stays, for tokens; the rest becomes float32.
 
         Args:
-            train: one pair per task.
-            test, valid: one pair per task, or the share of `train` to hold out. Early stopping needs `valid`.
-            head: "multi" or "single"; see Stream.
-            classes: the head sizes, one number or one per task. Without it they are read off the labels.
-            relabel: number classes from 0 in sorted order; each task's own with "multi", all together with "single".
-            names, name: the names of the tasks and of the stream.
-            seed: chooses the held-out examples.
+            train: One pair per task.
+            test, valid: One pair per task, or the share of `train` to hold out. Early stopping needs `valid`.
+            head: Either "multi" or "single"; see Stream.
+            classes: The head sizes, one number or one per task. Without it they are read off the labels.
+            relabel: Whether to number classes from 0 in sorted order: those of each task with "multi", all with "single".
+            names, name: The names of the tasks and of the stream.
+            seed: Chooses the held-out examples.
 
         Example:
             >>> x, y = torch.rand(20, 8), torch.arange(20) % 4
@@ -230,13 +233,13 @@ class Stream(Sequence[Task]):
         name: str = "datasets",
         seed: int = 0,
     ) -> Stream:
-        """A stream of one map-style torch Dataset of `(x, label)` per task.
+        """Makes a stream of one map-style torch Dataset of `(x, label)` per task.
 
         With `classes` and without `relabel`, a Dataset is read when its task is first used. Otherwise all are read now.
 
         Args:
-            train, test: one Dataset per task.
-            valid, head, classes, relabel, names, name, seed: as in `from_arrays`.
+            train, test: One Dataset per task.
+            valid, head, classes, relabel, names, name, seed: As in `from_arrays`.
 
         Example:
             >>> data = torch.utils.data.TensorDataset(torch.rand(20, 8), torch.arange(20) % 2)
@@ -262,18 +265,18 @@ class Stream(Sequence[Task]):
         name: str | None = None,
         seed: int = 0,
     ) -> Stream:
-        """A stream of image files in `CLASS/`, `TASK/CLASS/`, `{train,test}/CLASS/` or `TASK/{train,test}/CLASS/`.
+        """Makes a stream of image files in `CLASS/`, `TASK/CLASS/`, `{train,test}/CLASS/` or `TASK/{train,test}/CLASS/`.
 
         Tasks and classes follow in the order of their folders' names. Pixels lie between 0 and 1 and are read on first use.
 
         Args:
-            path: the folder.
-            tasks: how many tasks to divide the classes into, if there are no folders of tasks.
-            class_order: the order in which classes are divided: by name, or shuffled by the seed.
-            head: "multi" or "single"; with "single", folders of the same name are one class.
-            size: (height, width) to resize all images to; without it, all must have the same size.
-            test, valid: the share of train to hold out where there is no such folder.
-            name, seed: as in `from_arrays`; the default name is that of the folder.
+            path: The folder.
+            tasks: How many tasks to divide the classes into, if there are no folders of tasks.
+            class_order: The order in which classes are divided: by name, or shuffled by the seed.
+            head: Either "multi" or "single"; with "single", folders of the same name are one class.
+            size: The (height, width) to resize all images to; without it, all must have the same size.
+            test, valid: The share of train to hold out where there is no such folder.
+            name, seed: As in `from_arrays`; the default name is that of the folder.
         """
         from .pictures import picture_tables
         from .table import Division
