@@ -109,7 +109,7 @@ def test_changed_code_is_found_after_a_task_is_trained_as_it_is_recalled(recalli
     train(net, memory, torch.randn(6, WIDTH))
     memory.verify(recall=True)
     net.calls = 1
-    with pytest.raises(LeakError, match="other than a tensor has changed"):
+    with pytest.raises(LeakError, match="other than a tensor's value has changed"):
         memory.verify(recall=True)
 
 

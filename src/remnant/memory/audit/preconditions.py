@@ -98,11 +98,11 @@ def refuse(probe: Probe, protection: Protection, grams: Grams, stepped: Collecti
     """
     if protection.sharded:
         probe.share_examples()
-    found = {} if protection.unsupported == "free" else probe.uncovered()
-    fixed, uncovered = (found, {}) if protection.unsupported == "freeze" else ({}, found)
-    weights = [weight for weight in protection.weights if weight not in fixed]
-    unseen = [weight for weight in weights if not grams[weight.name].count]
+    unseen = [weight for weight in protection.weights if not grams[weight.name].count]
     trained = [weight for weight in unseen if any(p in stepped for p in weight.parameters)]
+    found = {} if protection.unsupported == "free" else probe.uncovered(unseen=trained)
+    fixed, uncovered = (found, {}) if protection.unsupported == "freeze" else ({}, found)
+    trained = [weight for weight in trained if weight not in fixed]
     if read := [repr(weight.name) for weight in trained if weight in uncovered or probe.inconclusive]:
         raise ConsolidationError(UNSEEN.format(", ".join(read)))
     if uncovered:

@@ -18,7 +18,7 @@ from ..record.recorder import Forward, Sinks, eager_eval, record_rows
 from ..subspaces.projection import full_precision
 from ..weights.discovery import Protection, clean
 from ..weights.distributed import object_from_process, sharded_like, summed, whole
-from ..weights.protected import Weights
+from ..weights.protected import ProtectedWeight, Weights
 from .trial import NOISY, Change, Found, Trial, change_of, relative_changes, restored
 
 EXAMPLES = 8  # few rows leave most directions free to change
@@ -61,11 +61,11 @@ class Probe:
             self.examples = object_from_process(0, map_tensors(self.examples, Tensor.cpu))
 
     @torch.no_grad()
-    def uncovered(self, change: Change | None = None) -> Found:
+    def uncovered(self, change: Change | None = None, unseen: Weights | None = None) -> Found:
         """Finds the weights that are used in ways their rule does not cover, and how far they move the outputs.
 
         It moves the parameters by the part of a random change, or of a given one, that the recorded rows cannot see. Processes
-        share what they find.
+        share what they find. The layers of `unseen` weights got no input, so the outputs must not depend on these at all.
         """
         untested = [  # a weight that does not train now is tested when it has moved
             weight
@@ -78,6 +78,7 @@ class Probe:
             ):
                 self.model.train()  # an own eval() may compute from the weights, so it is called after each change of them
             found = self._test(untested, change) if untested and self.examples is not None else {}
+            found |= {weight: 1.0 for weight in unseen or () if weight not in found and self._reads(weight)}
         if change is not None:
             return found
         counts = summed(torch.tensor([weight in found for weight in self._weights], dtype=torch.int32, device="cpu"))
@@ -100,6 +101,18 @@ class Probe:
             if untested and not found and not self.inconclusive:
                 found, untested = self._try(simpler(one), untested, change)
         return found
+
+    def _reads(self, weight: ProtectedWeight) -> bool:
+        """Whether the outputs depend on a weight, however little: training may make a small effect large."""
+        if self.examples is None or self.inconclusive:
+            return False
+        before, generator = self.outputs(), torch.Generator().manual_seed(0)
+        noise = change_of(before, self.outputs())
+        with restored(weight.parameters):
+            for parameter in weight.parameters:
+                other = torch.randn(parameter.shape, generator=generator, device="cpu").to(parameter.device)
+                parameter.copy_(sharded_like(other, parameter))
+            return change_of(before, self.outputs()) > 10 * noise
 
     def _try(self, batch: Any, weights: Weights, change: Change | None) -> tuple[Found, Weights]:
         """Returns the uncovered weights, and those that this batch cannot test."""

@@ -148,6 +148,8 @@ def outside_rows(rows: list[Tensor], eps: float, stack: Tensor) -> Tensor:
     if not rows[0].is_floating_point():
         return stack.index_fill(2, torch.cat([part.flatten() for part in rows]).unique(), 0)
     tolerance = min(8 * eps, 1e-3)
+    # A power of two brings each row to a size near 1: a small one would pass for the rounding of a large one.
+    rows = [torch.ldexp(x.double(), -torch.frexp(x.abs().amax(2, keepdim=True).double()).exponent) for x in rows]
     if tolerance < 1e-7:
         grams = [GroupGram(own.double(), is_rows=True, exact=True) for own in torch.cat(rows, dim=1)]
     else:  # exact to 1e-8, and faster

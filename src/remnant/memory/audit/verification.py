@@ -6,6 +6,7 @@ tell what no comparison of weights can: that the model's code, a mask or an attr
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -36,8 +37,9 @@ FORGOTTEN = 0.1  # a larger drift of the outputs is worth a warning
 MIXED = 10  # times the change by other examples in the batch: a smaller drift may come from them (batch statistics)
 CODE_CHANGED = (
     "With the weights and buffers of the last `consolidate`, the model gives different outputs from then ({} apart). "
-    "Something other than a tensor has changed: its code (a patched forward, another class, a hook), a parametrization or "
-    "mask, or an attribute that forward, train() or eval() reads. Undo that change, or make a new memory for this model."
+    "Something other than a tensor's value has changed: its code (a patched forward, another class, a hook), a "
+    "parametrization or mask, a buffer that is gone, an attribute that forward, train() or eval() reads, or a tensor that "
+    "the model uses and has not registered. Undo that change, or make a new memory for this model."
 )
 STATE_MOVED = (
     "Old outputs moved by {} because these buffers changed: {}. No optimizer moves buffers: the module or your own code "
@@ -172,7 +174,8 @@ class Verifier:
             if not kept or not witness.path <= witness.probe.path:
                 return None
             drift = _common_change([witness.outputs[n] for n in kept], [now[n] for n in kept])
-            if drift is not None and FORGOTTEN < drift < MIXED * witness.probe.mixing():
+            mixing = copy.copy(witness.probe).mixing  # on a copy, because `path` is that of the examples together
+            if drift is not None and FORGOTTEN < drift < MIXED * mixing():
                 return None  # batch statistics of examples that never were one batch tell nothing
             return drift
         except Exception:  # the model takes other inputs now
@@ -244,7 +247,8 @@ class Verifier:
         anchors, model = self.constraint.anchors, self.protection.model
         now = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         own = {now[n]: value for n, value in last.unprotected.items() if n in now and now[n].shape == value.shape}
-        gone = [n for n in last.unprotected if n not in now]
+        watched = self.buffers.values.keys() | self.buffers.checksums.keys()  # if the outputs stay, they are not missed
+        gone = [n for n in last.unprotected if n not in now and n not in watched]
         other_type = [p for p, anchor in anchors.items() if p.dtype != anchor.dtype]
         replaced = anchors is not last.anchors  # a network was loaded, or trained as it is recalled
         refrozen = [p for p, then in last.fixed.items() if checksum(p)[1] != then[1]]

@@ -131,7 +131,12 @@ def views_of(layer: nn.Module) -> list[LayerView] | None:
     rule = rule_of(layer)
     if rule is None:
         return None
-    result = rule(layer)
+    buffers = [(buffer, buffer.detach().clone()) for buffer in layer.buffers()]
+    with torch.no_grad():
+        result = rule(layer)
+        for buffer, value in buffers:
+            if not torch.equal(buffer, value):  # reading a spectrally normalised weight changes them
+                buffer.copy_(value)
     views = list(result) if isinstance(result, Iterable) else [result]
     if not all(isinstance(view, LayerView) for view in views):
         raise TypeError(f"The rule for {type(layer).__name__} must return one or more LayerViews, not {result!r}.")

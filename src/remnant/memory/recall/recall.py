@@ -7,6 +7,7 @@ norm="per-task", free heads, buffers) are kept with the task.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -47,7 +48,7 @@ class Recall:
         """Returns what the task that just ended needs. The directions of its first layer's inputs name it later."""
         if self.is_training:
             raise RuntimeError("Leave the block of memory.recalling() before you consolidate the next task.")
-        first, _ = self.first_layer(probe.examples, probe.forward)
+        first, _ = self.first_layer(copy.deepcopy(probe.examples), probe.forward)  # a forward pass may change its input
         after = {weight.name: subspaces for weight, subspaces, _ in grown}
         inputs = [type(subspace)(subspace.capacity, device=subspace.basis.device) for subspace in after[first]]
         for group, subspace in enumerate(inputs):
@@ -235,7 +236,7 @@ class Recall:
         device = next(model.parameters()).device
         with eager_eval(model), nullcontext() if task is None else self.reading(task):
             for batch in each_batch(batches):
-                on_device = map_tensors(batch, lambda x: x.to(device))
+                on_device = map_tensors(batch, lambda x: x.to(device, copy=True))
                 examples = len(next(tensors_in(batch)))
                 total += examples * loss(forward(model, on_device), on_device).double().cpu()
                 count += examples

@@ -61,6 +61,8 @@ def remember(
     checks.warn(memory, probe, grown, moving, unreached, coarse)
     record = memory._recall.record(grown, grams, thresholds, probe) if memory._recall else None
     _begin_next_task(memory, grown, anchors, moving)  # all above may still refuse the task
+    if not task:
+        probe.before = None  # a norm whose own train() kept it from eval mode is in it from now on
     memory._verifier.remember(task, probe)
     if memory._recall and record:
         memory._recall.add(record)

@@ -33,13 +33,15 @@ def by_layer(patterns: Mapping[str, Value], layers: Iterable[str], option: str) 
     layers = list(layers)
     for pattern in patterns:
         check_matches(pattern, layers, f"{option}[{pattern!r}] matches no layer.")
-    found = {layer: [pattern for pattern in patterns if fnmatchcase(layer, pattern)] for layer in layers}
+    found = {
+        layer: [pattern for pattern in patterns if layer == pattern or fnmatchcase(layer, pattern)] for layer in layers
+    }
     return {layer: patterns[matching[0]] for layer, matching in found.items() if matching}
 
 
 def check_matches(pattern: str, names: list[str], message: str) -> None:
     """Refuses a pattern that matches no name, because it is probably a typing error."""
-    if not any(fnmatchcase(name, pattern) for name in names):
+    if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):  # a name may contain brackets
         short = len(names) <= 10 or nearest(pattern, names)
         choices = names if short else {name.split(".")[0] for name in names}
         raise ValueError(f"{message} {did_you_mean(pattern, choices)}")

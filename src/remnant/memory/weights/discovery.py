@@ -105,7 +105,8 @@ class Protection:
         if self.sharded:
             self._check_shards(recall=ordered, lora=lora)
         if not self.weights:
-            raise UnsupportedError("There is nothing to protect: protect/exclude leave no trainable layer with a rule.")
+            reason = "protect/exclude leave" if self.exclude or self.protect is not None else "the model has"
+            raise UnsupportedError(f"There is nothing to protect: {reason} no trainable layer with a rule.")
         self.own_parts: list[OwnPart] = []
         self._part_hooks: dict[nn.Module, Any] = {}
         self._synchronised = any(isinstance(module, DistributedDataParallel) for module in model.modules())
@@ -116,7 +117,7 @@ class Protection:
             return False
         lineage = list(accumulate(name.split("."), "{}.{}".format))
         chosen, excluded = (
-            any(fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
+            any(ancestor == pattern or fnmatchcase(ancestor, pattern) for ancestor in lineage for pattern in patterns)
             for patterns in (self.protect or [], self.exclude)
         )
         return (self.protect is None or chosen) and not excluded

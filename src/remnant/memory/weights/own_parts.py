@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 PART = "own_part"  # the name of the submodule
@@ -95,5 +95,8 @@ def restart(parts: Iterable[OwnPart], task: int, optimizers: Iterable[Optimizer]
         spread = sqrt(part.rank / down.numel())  # one over the root of V's inputs
         down.copy_(torch.randn(down.shape, generator=generator, device="cpu") * spread)
         for optimizer in optimizers:
-            optimizer.state.pop(down, None)
-            optimizer.state.pop(part.up.weight, None)
+            for weight in (down, part.up.weight):
+                state = optimizer.state.pop(weight, {})
+                if isinstance(optimizer, SGD) and state.get("momentum_buffer") is not None:
+                    # Fused SGD refuses weights that have momentum beside others that have none.
+                    optimizer.state[weight] = {"momentum_buffer": torch.zeros_like(weight)}
