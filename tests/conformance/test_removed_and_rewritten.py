@@ -179,3 +179,29 @@ def test_a_name_with_brackets_matches_itself() -> None:
     model = nn.Sequential(OrderedDict({"a[0]": nn.Linear(4, 4), "b": nn.Linear(4, 4)}))
     assert list(GPM(model, exclude=["a[0]"]).subspaces) == ["b"]
     assert list(GPM(model, {"a[0]": 0.9, "*": 0.99}).subspaces) == ["a[0]", "b"]
+
+
+class Branches(nn.Module):
+    """Each task has a branch with a scale in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.branches = nn.Linear(WIDTH, WIDTH), nn.ModuleList(nn.Linear(WIDTH, 5) for _ in range(2))
+        self.register_buffer("scales", torch.ones(1))
+        self.register_buffer("late_scales", torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        late = bool(x[0, 0] > 0)
+        out: Tensor = self.branches[late](self.first(x).tanh()) * (self.late_scales if late else self.scales)
+        return out
+
+
+def test_a_buffer_that_only_an_earlier_task_reads_is_watched() -> None:
+    model = Branches()
+    memory = GPM(model, 1.0)
+    early, late = (torch.cat([torch.full((8, 1), side), torch.randn(8, WIDTH - 1)], dim=1) for side in (-1.0, 1.0))
+    for x in (early, late):
+        memory.consolidate([x])
+    model.scales *= 1.05  # below what verify() warns about
+    with pytest.raises(LeakError, match="'scales'"):
+        memory.verify()

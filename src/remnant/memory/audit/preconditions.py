@@ -141,7 +141,7 @@ def warn(
 ) -> None:
     """Warns the code that called `GPM.consolidate` about everything that was found."""
     full = [weight.name for weight, _, count in grown if weight.rank < weight.capacity == weight.rank + count]
-    moved = Verification((*memory._constraint.checks(), *memory._buffers.checks(probe)), SUSPICIOUS)
+    moved = Verification((*memory._constraint.checks(), *memory._buffers.checks([probe])), SUSPICIOUS)
     buffers = moving if memory._protection.unsupported == "error" else []
     left_out = inputs_left_out(probe.model, probe.examples) if probe.forward is call else []
     messages = [

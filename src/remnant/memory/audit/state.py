@@ -119,17 +119,20 @@ class Buffers:
             return set()
         return {name for name, tensor in changed.items() if _matter(probe, [tensor], batch)}
 
-    def checks(self, probe: Probe | None = None, read: Collection[str] = ()) -> list[LayerCheck]:
+    def checks(self, probes: Collection[Probe] = (), read: Collection[str] = ()) -> list[LayerCheck]:
         """Compares all state with its value at the task's start.
 
-        A change counts if the outputs for the probe's examples depend on the tensor, or if `read` names it because those for
+        A change counts if the outputs for the probes' examples depend on the tensor, or if `read` names it because those for
         other batches do. Without a probe, every change counts except a counter's.
         """
         now = {**self.of_norms(), **self.others()}
         checks = {n: check_still(n, now[n], then, buffer=True) for n, then in self.values.items() if n in now}
         for name, tensor in self._changed().items() if self._holding else ():
             counter = tensor.ndim == 0 and not tensor.is_floating_point()
-            matters = name in checks or not counter if probe is None else name in read or _matter(probe, [tensor])
+            if not probes:
+                matters = name in checks or not counter
+            else:
+                matters = name in read or any(_matter(probe, [tensor]) for probe in probes)
             checks[name] = LayerCheck(name, float(matters), 0.0, buffer=True)
         return list(checks.values())
 

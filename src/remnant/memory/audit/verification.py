@@ -140,7 +140,11 @@ class Verifier:
                 self._drifts(batches, forward) if batches is not None else ([], None, "", set[str]())
             )
             last = self.witnesses[-1] if self.witnesses else None
-            layers = (*self.constraint.checks(grams), *self.buffers.checks(last.probe if last else None, read))
+            # The model may take other inputs today than those of an earlier task.
+            run = [
+                w.probe for w, task in zip(self.witnesses, tasks, strict=True) if w is last or task.drift is not None
+            ]
+            layers = (*self.constraint.checks(grams), *self.buffers.checks(run, read))
             recalled = recall.drift(batches, forward) if recall else []
             result = Verification(layers, tolerance, (*tasks, *given, *recalled))
             rounding = NARROW_ROUNDINGS * max((torch.finfo(p.dtype).eps for p in self.constraint.anchors), default=0.0)
