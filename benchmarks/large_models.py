@@ -43,11 +43,24 @@ def language() -> tuple[nn.Module, Batches, dict[str, Any]]:
     return GPT2LMHeadModel(GPT2Config()), batches, {}
 
 
+COLUMNS = (
+    *("model", "batch", "step, ms", "protected", "overhead", "consolidate, s"),
+    *("bases, MB", "kept in all, MB", "at most, MB", "mean rank", "worst leak"),
+)
 MODELS = {"vit": vision, "gpt2": language}
 
 
 def on(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
     return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def allocated(*, peak: bool = False) -> int:
+    """Bytes of a GPU's memory in use, or the most since the last call. 0 on a CPU."""
+    if not torch.cuda.is_available():
+        return 0
+    most = torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    return most
 
 
 def measure(name: str, given: argparse.Namespace, device: torch.device) -> str:
@@ -68,9 +81,10 @@ def measure(name: str, given: argparse.Namespace, device: torch.device) -> str:
     memory = GPM(model, given.threshold, **options)
     memory.attach(optimizer)
     task = [batches(min(given.batch, given.examples - k)) for k in range(0, given.examples, given.batch)]
-    start = now()
+    before, start = allocated(), now()
     memory.consolidate(on(each, device) for each in task)
     consolidation = now() - start
+    most, kept = (f"{(x - before) / 1e6:.0f}" if before else "–" for x in (allocated(peak=True), allocated()))
     protected = fastest(step, given.steps)
     worst = memory.verify().worst
     report = memory.report()
@@ -79,6 +93,7 @@ def measure(name: str, given: argparse.Namespace, device: torch.device) -> str:
     return (
         f"| {name}, {parameters / 1e6:.0f} M | {given.batch} | {1000 * plain:.1f} | {1000 * protected:.1f} | "
         f"{100 * (protected / plain - 1):.1f} % | {given.examples}: {consolidation:.1f} | {report.nbytes / 1e6:.0f} | "
+        f"{kept} | {most} | "
         f"{100 * sum(ranks) / len(ranks):.0f} % | {worst:.0e} |"
     )
 
@@ -96,8 +111,8 @@ def main() -> None:
         parser.error(f"no model {unknown.pop()!r}: choose from {', '.join(MODELS)}")
     warnings.simplefilter("ignore")
     print(machine())
-    print("| model | batch | step, ms | protected | overhead | consolidate, s | bases, MB | mean rank | worst leak |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("", *COLUMNS, "", sep=" | ")
+    print("", *["---"] * len(COLUMNS), "", sep=" | ")
     for name in given.models:
         print(measure(name, given, best_device()), flush=True)
 
