@@ -133,11 +133,12 @@ class AlwaysTrains(nn.BatchNorm1d):
         return super().train(True)
 
 
-def test_a_norm_that_is_switched_to_its_running_statistics_raises_no_alarm() -> None:
+def test_a_norm_that_is_switched_to_its_running_statistics_is_named_and_raises_no_alarm() -> None:
     model, old = nn.Sequential(nn.Linear(WIDTH, WIDTH), AlwaysTrains(WIDTH), nn.Linear(WIDTH, 5)), torch.randn(8, WIDTH)
     memory = GPM(model, 1.0)
     train(model, memory.attach(torch.optim.SGD(model.parameters(), lr=0.1)), old)
-    memory.consolidate([old])
+    with pytest.warns(UserWarning, match=r"'1' used the statistics of the batch .* norm=\"free\""):
+        memory.consolidate([old])
     memory.verify()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..record.recorder import ConsolidationError, Grams, call, inputs_left_out
+from ..record.recorder import ConsolidationError, Grams, call, eager_eval, inputs_left_out
 from ..report import Verification
 from ..subspaces.subspace import Subspace
 from ..weights.discovery import Protection
@@ -45,6 +45,10 @@ MOVING_BUFFERS = (
 FULL = (
     "These layers are full and cannot change any more: {}. All their input directions are remembered. A lower threshold or a "
     "wider layer would leave room for more tasks."
+)
+SWITCHED = (
+    "{} used the statistics of the batch in eval mode, because of an own train(). From now on they use their running "
+    'statistics, so the outputs differ. Make the memory with norm="free" to keep the batch statistics.'
 )
 FULL_ADAPTER = ' B of a LoRA adapter has only r input directions: GPM(model, lora="inputs") needs no memory of them.'
 UNCOVERED = (
@@ -144,10 +148,14 @@ def warn(
     moved = Verification((*memory._constraint.checks(), *memory._buffers.checks([probe])), SUSPICIOUS)
     buffers = moving if memory._protection.unsupported == "error" else []
     left_out = inputs_left_out(probe.model, probe.examples) if probe.forward is call else []
+    with eager_eval(probe.model):
+        norms = {} if memory._tasks else memory._protection.norms
+        switched = [name for name, norm in norms.items() if norm.training and next(norm.buffers(), None) is not None]
     messages = [
         INCONCLUSIVE.format(probe.inconclusive) if probe.inconclusive else "",
         RANDOM if probe.is_random else "",
         FAST_PATH if not probe.inconclusive and probe.fast_path_differs() else "",
+        SWITCHED.format(", ".join(map(repr, switched))) if switched else "",
         moved.leaks(LEAKS),
         MOVING_BUFFERS.format(", ".join(map(repr, buffers))) if buffers else "",
         FULL.format(", ".join(full)) + FULL_ADAPTER * any("lora_B" in name for name in full) if full else "",
