@@ -68,7 +68,9 @@ def test_old_outputs_never_change(name: str, optimizer: dict[str, Any]) -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=NAMES)
 @pytest.mark.parametrize("name", ["api", "cuber", "remnant-recall"])
 def test_an_optimizer_that_would_move_them_is_refused(name: str, optimizer: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"only with plain SGD, not with {optimizer['name']}\. Remove --set optimizer"):
+    with pytest.raises(
+        ValueError, match=rf"only with plain SGD, not with {optimizer['name']}\. Remove --set optimizer"
+    ):
         learner(name, optimizer, OPTIONS.get(name, {}))
 
 
