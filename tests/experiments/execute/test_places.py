@@ -28,7 +28,7 @@ from remnant.experiments.execute import Progress, RunInProgress, gpu_scheduler, 
 from remnant.experiments.execute.launch import Job
 from remnant.experiments.execute.processes import Processes
 from remnant.experiments.execute.ray import RayCluster
-from remnant.experiments.execute.remote import Errand, Messages
+from remnant.experiments.execute.remote import Messages, RemoteJob
 from remnant.experiments.execute.slurm import Queue, Slurm, _Requeued
 from remnant.experiments.runs import RunFolder
 from remnant.methods import Finetune
@@ -40,7 +40,7 @@ FEW = ("stream.tasks=2", "training.epochs=1", "training.batch=20")
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "data"))  # which errands set, too
+    monkeypatch.setenv("REMNANT_DATA", str(tmp_path / "data"))  # which remote jobs set, too
 
 
 def plan(root: Path, method: str = "finetune", seeds: Sequence[int] = (0,), device: str = "cpu", **how: Any) -> Plan:
@@ -172,9 +172,9 @@ def test_a_job_on_a_gpu_takes_its_seeds_side_by_side(tmp_path: Path, monkeypatch
 # --- other machines ---------------------------------------------------------------------------------------------------
 
 
-def errand(root: Path) -> Errand:
+def remote_job(root: Path) -> RemoteJob:
     asked = plan(root)
-    return Errand(Job(asked, [asked.folder(0)]))
+    return RemoteJob(Job(asked, [asked.folder(0)]))
 
 
 def test_progress_arrives_whole_and_once_even_from_a_torn_file(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_progress_arrives_whole_and_once_even_from_a_torn_file(tmp_path: Path) -
         Progress(0, 0, 2, row=(0.5, 0.25)),
         Progress(0, note="– a note", serious=True),
     ]
-    job = errand(tmp_path).job
+    job = remote_job(tmp_path).job
     writer, reader = Messages(job), Messages(job)
     assert list(reader.receive()) == []
     for progress in sent:
@@ -203,7 +203,7 @@ def test_other_machines_use_the_data_of_the_command(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "here"))
     monkeypatch.setenv("REMNANT_DATA", chosen)
-    travelling = pickle.loads(pickle.dumps(errand(tmp_path)))
+    travelling = pickle.loads(pickle.dumps(remote_job(tmp_path)))
     monkeypatch.setenv("HOME", str(tmp_path / "there"))
     monkeypatch.setenv("REMNANT_DATA", "")
     assert travelling() == []
@@ -211,7 +211,7 @@ def test_other_machines_use_the_data_of_the_command(
 
 
 def test_a_machine_that_does_not_share_the_folder_says_so(tmp_path: Path) -> None:
-    travelling = errand(tmp_path / "runs")
+    travelling = remote_job(tmp_path / "runs")
     shutil.rmtree(tmp_path / "runs")
     (sentence,) = travelling()
     assert "does not see the run in" in sentence
@@ -220,7 +220,7 @@ def test_a_machine_that_does_not_share_the_folder_says_so(tmp_path: Path) -> Non
 
 
 def test_a_second_try_waits_for_the_lock_of_a_lost_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    travelling, waited = errand(tmp_path), list[float]()
+    travelling, waited = remote_job(tmp_path), list[float]()
     real = RunFolder.lock
 
     def lock(self: RunFolder, patience: float = 0.0) -> Any:
@@ -240,7 +240,7 @@ def test_a_bug_on_another_machine_is_shown_in_full(tmp_path: Path, monkeypatch: 
         raise TypeError("a mistake")
 
     monkeypatch.setattr(Finetune, "start", mistaken)
-    travelling = errand(tmp_path)
+    travelling = remote_job(tmp_path)
     assert travelling() == ["Seed 0: TypeError: a mistake"]
     (note,) = (each.note for each in Messages(travelling.job).receive())
     assert "in mistaken" in note
@@ -279,7 +279,7 @@ class PretendedRay:
     def __init__(self, gpus: int, connected: bool = True) -> None:
         self.gpus, self.connected = gpus, connected
         self.options: dict[str, Any] = {}
-        self.errands: list[Errand] = []
+        self.started: list[RemoteJob] = []
 
     def is_initialized(self) -> bool:
         return self.connected
@@ -292,7 +292,7 @@ class PretendedRay:
 
     def remote(self, **options: Any) -> Any:
         self.options = options
-        return lambda function: SimpleNamespace(remote=self.errands.append)
+        return lambda function: SimpleNamespace(remote=self.started.append)
 
 
 def pretend_ray(monkeypatch: pytest.MonkeyPatch, **how: Any) -> PretendedRay:
@@ -310,10 +310,10 @@ def test_a_ray_task_has_one_gpu_if_the_cluster_has_some(
     ray = pretend_ray(monkeypatch, gpus=gpus)
     asked = plan(tmp_path, device=device)
     place = RayCluster("auto", asked)
-    place.start(Errand(Job(asked, [asked.folder(0)])))
+    place.start(RemoteJob(Job(asked, [asked.folder(0)])))
     assert place.gpus == (2 if gets == "cuda" else 0)
     assert ray.options["num_gpus"] == (1 if gets == "cuda" else 0)
-    assert [each.job.plan.device for each in ray.errands] == [gets]
+    assert [each.job.plan.device for each in ray.started] == [gets]
 
 
 def test_an_address_that_ray_would_wait_for_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,7 +402,7 @@ def test_a_slurm_job_whose_time_is_up_is_queued_again_as_it_was(
 ) -> None:
     """submitit's handler of the signal asks for a checkpoint, queues it and calls sys.exit."""
     pytest.importorskip("submitit")
-    travelling, queued = _Requeued(**vars(errand(tmp_path))), list[Any]()
+    travelling, queued = _Requeued(**vars(remote_job(tmp_path))), list[Any]()
 
     def time_is_up(self: Finetune, task: int, train: object) -> None:
         if task == 1:

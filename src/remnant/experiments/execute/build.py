@@ -23,7 +23,7 @@ TOO_LARGE = "needs more memory than this machine has. Use smaller inputs, fewer 
 
 
 def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[Stream, Method]:
-    """Builds the stream of a seed, and the method with its network on the device."""
+    """Builds the stream for a seed, and the method with its network on the device."""
     name = settings.benchmark
     try:
         stream = load_stream(name, seed=seed, **settings.stream)
@@ -52,8 +52,8 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
         if "allocate memory" in str(error) or isinstance(error, MemoryError):
             raise RunError(f"{name} {TOO_LARGE}") from error
         if IN_FILE in name or isinstance(error, SystemExit):
-            place = _line(error, name)
-            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{place}.") from error
+            line = _line(error, name)
+            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{line}.") from error
         if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
             raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
         raise
@@ -85,10 +85,10 @@ def _check_inputs(network: Network, x: Tensor, name: str) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             features = copy.deepcopy(network).eval().features(x)
     except Exception as error:
-        place = _line(error, name) if IN_FILE in name else ""
+        line = _line(error, name) if IN_FILE in name else ""
         raise RunError(
             f"{name} cannot take inputs of {x.dtype} and shape {tuple(x.shape[1:])} ({type(error).__name__}: {error}"
-            f"{place}). Change its `features` or the inputs of the stream, or choose another network (network.name); int64 "
+            f"{line}). Change its `features` or the inputs of the stream, or choose another network (network.name); int64 "
             "needs an embedding."
         ) from error
     wanted = (len(x), network.head_of(0).in_features)
@@ -100,7 +100,7 @@ def _check_inputs(network: Network, x: Tensor, name: str) -> None:
 
 
 def _line(error: BaseException, name: str) -> str:
-    """The last line of the user's file on the way to the error."""
+    """Names the last line of the user's file in the traceback."""
     file = file_of(name).resolve()
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
     return f" ({file.name}, line {lines[-1]})" if lines else ""

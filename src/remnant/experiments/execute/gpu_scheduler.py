@@ -1,4 +1,4 @@
-"""Several runs on one GPU: each has a CUDA stream of its own, and one thread advances them in turn."""
+"""Several runs on one GPU: each has its own CUDA stream, and one thread advances them in turn."""
 
 import gc
 import time
@@ -17,7 +17,7 @@ from .one_run import RunInProgress, Watcher
 if TYPE_CHECKING:
     from .launch import Plan
 
-POLL = 1e-4  # seconds between two looks at the device; an epoch takes a thousand times as long
+POLL = 1e-4  # seconds between two checks of the device; an epoch takes a thousand times as long
 
 
 def run_on_gpu(plan: "Plan", folders: Sequence[RunFolder], device: torch.device, watch: Watcher) -> None:

@@ -1,4 +1,4 @@
-"""Plans, and how they are carried out: in this process if one job at a time is enough, and else at a place."""
+"""Runs plans: in this process if one job at a time is enough, otherwise in worker processes or on a cluster."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Plan:
 
     @property
     def execution(self) -> dict[str, Any]:
-        """What resuming needs beside the settings, to continue in the same way."""
+        """What resuming needs besides the settings, to continue in the same way."""
         return {name: getattr(self, name) for name in EXECUTION}
 
     def folder(self, seed: int) -> RunFolder:
-        """The run folder of a seed, made or found."""
+        """Finds or creates the run folder of a seed."""
         if self.steps not in STEP_KINDS:
             raise RunError(f"--steps {self.steps}: there is no such kind of steps. Use {', '.join(STEP_KINDS)}.")
         folder = RunFolder.create(self.root, self.settings, seed, execution=self.execution)
@@ -110,7 +110,7 @@ def pick_devices(names: str) -> list[torch.device]:
     return list(found)
 
 
-# glibc gives large blocks back to the system at once, and every new one is filled with zeros: 15 % of AlexNet's step.
+# By default glibc returns large blocks to the system at once and zeroes every new one, which takes 15 % of AlexNet's step.
 # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, in bytes.
 MALLOC = (-3, 1 << 25), (-1, 1 << 30), (-2, 1 << 26)
 
@@ -145,7 +145,7 @@ class Job:
         return f"Seed{'s' * (len(self.folders) > 1)} {', '.join(str(folder.seed) for folder in self.folders)}"
 
     def run(self, watch: Watcher, device: torch.device | None = None) -> None:
-        """Runs its seeds to their end, except finished ones. Without a device, it takes the first that the plan allows."""
+        """Runs the seeds that are not finished. Without a device, it uses the first one that the plan allows."""
         device = device or pick_devices(self.plan.device)[0]
         prepare_torch(device, deterministic=self.plan.deterministic, tf32=self.plan.tf32)
         if device.type == "cuda":
@@ -165,13 +165,19 @@ class Job:
 
 
 @dataclass(eq=False)
-class _Work:
-    """A plan, and what has become of it so far."""
+class _Attempt:
+    """A plan that is being run, with its folders and errors so far."""
 
     plan: Plan
     watch: Watcher
     folders: list[RunFolder] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
+
+    def receive(self, message: Progress | Exception) -> None:
+        if isinstance(message, Progress):
+            self.watch(message)
+        else:
+            self.errors.append(message)
 
 
 def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
@@ -185,7 +191,7 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
         The folders of all seeds; `folder.result()["acc"]` is a seed's ACC.
 
     Raises:
-        RunError: If a run cannot start or continue. Folders that this call made and did not use are removed.
+        RunError: If a run cannot start or continue. Folders that this call created are removed if no epoch was completed.
 
     Example:
         >>> from remnant.experiments import resolve
@@ -201,92 +207,85 @@ def run(plan: Plan, watch: Watcher | None = None) -> list[RunFolder]:
 def run_together(
     plans: Sequence[Plan], watchers: Sequence[Watcher], place: Place | None = None
 ) -> list[list[RunFolder] | Exception]:
-    """Runs plans that share a place, a device and `parallel`. One that fails does not stop the others.
+    """Runs plans with the same `on`, `device` and `parallel`. One that fails does not stop the others.
 
     Returns:
         For each plan the folders of its seeds, or its error.
     """
-    first, work = plans[0], [_Work(plan, watch) for plan, watch in zip(plans, watchers, strict=True)]
+    first, attempts = plans[0], [_Attempt(plan, watch) for plan, watch in zip(plans, watchers, strict=True)]
     if place is None and first.on != HERE:
         with closing(open_place(first)) as place:
             if place.note:
                 watchers[0](Progress(first.seeds[0], note=place.note, serious=True))
             return run_together(plans, watchers, place)
     devices = [] if place else pick_devices(first.device)
-    for each in work:
+    for attempt in attempts:
         try:
-            for seed in each.plan.seeds:
-                each.folders.append(folder := each.plan.folder(seed))
+            for seed in attempt.plan.seeds:
+                attempt.folders.append(folder := attempt.plan.folder(seed))
                 if folder.finished:
                     folder.clear_checkpoints()  # a kill right after the result leaves them
-                    each.watch(Progress(seed, note=finished_before(folder)))
+                    attempt.watch(Progress(seed, note=finished_before(folder)))
         except Exception as error:
-            each.errors.append(error)
-    todo = {each: [folder for folder in each.folders if not folder.finished] for each in work if not each.errors}
+            attempt.errors.append(error)
+    todo = {each: [folder for folder in each.folders if not folder.finished] for each in attempts if not each.errors}
     gpus = place.gpus if place else sum(device.type == "cuda" for device in devices)
-    # A core takes one seed at a time. A GPU takes several side by side, so many that all GPUs are in use.
-    size = (first.parallel or math.ceil(sum(map(len, todo.values())) / gpus) or 1) if gpus else 1
-    jobs: dict[Job, _Work] = {}
-    for each, folders in todo.items():
-        parts = math.ceil(len(folders) / size)
-        jobs |= {Job(each.plan, folders[part::parts]): each for part in range(parts)}
+    # A CPU core takes one seed at a time. GPUs share all seeds evenly, and each runs its seeds side by side.
+    seeds_per_job = (first.parallel or math.ceil(sum(map(len, todo.values())) / gpus) or 1) if gpus else 1
+    jobs: dict[Job, _Attempt] = {}
+    for attempt, folders in todo.items():
+        parts = math.ceil(len(folders) / seeds_per_job)
+        jobs |= {Job(attempt.plan, folders[part::parts]): attempt for part in range(parts)}
     workers = devices if gpus else devices * (first.parallel or os.cpu_count() or 1)
     if min(len(jobs), len(workers)) > 1:
         place = Processes(workers)
     if place or len(jobs) > 1:
         _check_data(todo)
-        jobs = {job: each for job, each in jobs.items() if not each.errors}
+        jobs = {job: attempt for job, attempt in jobs.items() if not attempt.errors}
     if place:
-        place.run(list(jobs), lambda job, message: _receive(jobs[job], message))
-    for job, each in jobs.items() if not place else ():  # one at a time: this process will do
+        place.run(list(jobs), lambda job, message: jobs[job].receive(message))
+    for job, attempt in jobs.items() if not place else ():  # one after the other, in this process
         try:
-            job.run(each.watch, devices[0])
+            job.run(attempt.watch, devices[0])
         except Exception as error:
-            each.errors.append(error)
-    complete = [not each.errors and all(folder.finished for folder in each.folders) for each in work]
-    return [each.folders if done else _failure(each) for each, done in zip(work, complete, strict=True)]
+            attempt.errors.append(error)
+    complete = [not attempt.errors and all(folder.finished for folder in attempt.folders) for attempt in attempts]
+    return [each.folders if done else _failure(each) for each, done in zip(attempts, complete, strict=True)]
 
 
-def _check_data(work: Iterable[_Work]) -> None:
-    """Builds each built-in stream once, so that missing data is found before the jobs start, and not once in each."""
-    found: dict[str, Exception | None] = {}
-    for each in work:
-        settings = each.plan.settings
+def _check_data(attempts: Iterable[_Attempt]) -> None:
+    """Builds each built-in stream once before the jobs start, so that missing data is one error and not one per job."""
+    problems: dict[str, Exception | None] = {}
+    for attempt in attempts:
+        settings = attempt.plan.settings
         name = f"{settings.benchmark} {settings.stream}"
-        if settings.benchmark in BUILT_IN and name not in found:
-            found[name] = None
+        if settings.benchmark in BUILT_IN and name not in problems:
+            problems[name] = None
             try:
-                load_stream(settings.benchmark, seed=each.plan.seeds[0], **settings.stream)
+                load_stream(settings.benchmark, seed=attempt.plan.seeds[0], **settings.stream)
             except UserError as error:
-                found[name] = error
-        if missing := found.get(name):
-            each.errors.append(missing)
+                problems[name] = error
+        if problem := problems.get(name):
+            attempt.errors.append(problem)
 
 
-def _receive(work: _Work, message: Progress | Exception) -> None:
-    if isinstance(message, Progress):
-        work.watch(message)
-    else:
-        work.errors.append(message)
-
-
-def _failure(work: _Work) -> Exception:
-    """The error of a plan. Removes the folders that were made in vain."""
-    gone = [str(folder.path) for folder in work.folders if not folder.finished]
-    for folder in work.folders:
-        _remove_if_unused(folder, work.watch)
-    if not work.errors:
+def _failure(attempt: _Attempt) -> Exception:
+    """Returns the error of a plan. Removes the folders in which no epoch was completed."""
+    gone = [str(folder.path) for folder in attempt.folders if not folder.finished]
+    for folder in attempt.folders:
+        _remove_if_unused(folder, attempt.watch)
+    if not attempt.errors:
         return RunError(f"{', '.join(gone)}: the result is gone. Was the folder moved or removed during the run?")
-    if len(work.errors) == 1 and not isinstance(work.errors[0], WorkerError):
-        return work.errors[0]
-    for error in work.errors:
+    if len(attempt.errors) == 1 and not isinstance(attempt.errors[0], WorkerError):
+        return attempt.errors[0]
+    for error in attempt.errors:
         if not isinstance(error, UserError | OSError):  # a bug: the sentence below does not show where
             traceback.print_exception(error)
-    return RunError(" ".join([*sorted(set(map(str, work.errors))), KEPT]))
+    return RunError(" ".join([*sorted(set(map(str, attempt.errors))), KEPT]))
 
 
 def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:
-    """Removes a folder that this call made in vain. One that existed before may be wanted, so it is only named."""
+    """Removes a folder that this call created if no epoch was completed. Only names one that existed before."""
     with suppress(RunError), folder.lock():  # leaves alone what another process is writing
         if folder.new and not folder.begun:
             folder.remove()

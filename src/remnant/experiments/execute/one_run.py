@@ -1,4 +1,4 @@
-"""One run: a method on a stream with one seed, from the first task, or from a checkpoint, to the result."""
+"""One run: a method on a stream with one seed, from the first task or a checkpoint to the result."""
 
 import math
 import time
@@ -68,7 +68,7 @@ class RunInProgress:
         self._diverged = False
 
     def work(self) -> Work[None]:
-        """Learns task after task. Yields while the device works, and functions that write files."""
+        """Learns task after task. Yields while the device works, and yields functions that write files (see `Work`)."""
         self.random.use()
         self.folder.save_execution(self.plan.execution)
         self.stream, self.method = build_method(self.settings, self.seed, self.device)
@@ -117,7 +117,7 @@ class RunInProgress:
             self._note(number, trainer.fallback, serious=True)
 
     def _epoch_done(self, done: EpochDone, training: TrainingState) -> Blocking | None:
-        """Records an epoch; returns a function that writes a checkpoint if one is due."""
+        """Records an epoch. Returns a function that writes a checkpoint if one is due."""
         self.folder.record(**{name: value for name, value in vars(done).items() if name != "epochs"})
         self.lines += 1
         self.watch(Progress(self.seed, done.task, len(self.tasks), epoch=done))
@@ -150,7 +150,7 @@ class RunInProgress:
         self._count_seconds("consolidate")
 
     def _evaluate(self, held_out: Sequence[tuple[Split, Split]], batch: int) -> Work[tuple[float, ...]]:
-        """Appends the accuracies on all tasks so far to both matrices; returns those on test sets."""
+        """Appends the accuracies on all tasks so far to both matrices. Returns those on test sets."""
         rows = []
         for matrix, splits in zip((self.matrix, self.validation), zip(*held_out, strict=True), strict=True):
             if matrix is not None:
@@ -163,7 +163,7 @@ class RunInProgress:
         return rows[0]
 
     def _checkpoint(self, task: int, training: TrainingState) -> Blocking:
-        """A function that writes a checkpoint and, between two tasks, the matrix and the ranks.
+        """Returns a function that writes a checkpoint and, between two tasks, the matrix and the ranks.
 
         It uses the run's own tensors: call it before the run continues.
         """
@@ -184,13 +184,13 @@ class RunInProgress:
         return partial(self.folder.save_checkpoint, state, *of_task)
 
     def _resume(self, schedule: Schedule) -> tuple[int, TrainingState]:
-        """Restores the newest checkpoint; returns the task and the state to continue from."""
+        """Restores the newest checkpoint. Returns the task and the state to continue from."""
         state, note = self.folder.load_checkpoint()
         if note:
             self._note(0, note, serious=True)
         if state is None:
             (self.folder.path / File.METRICS).unlink(missing_ok=True)
-            self.folder.save_environment(environment(self.device, self.folder.settings))  # of the machine that runs it
+            self.folder.save_environment(environment(self.device, self.folder.settings))  # `create` may run elsewhere
             return 0, TrainingState()
         try:
             training = self._restore(state, schedule)
@@ -239,7 +239,7 @@ class RunInProgress:
         self.method.load_state_dict(state["method"])
         shapes = {name: tensor.shape for name, tensor in self.method.network.state_dict().items()}
         best, first = ({name: x.shape for name, x in weights.items()} for weights in (training.best, state["drift"]))
-        # A task may add parameters of its own to the network.
+        # A task may add its own parameters to the network.
         if (best and best != shapes) or not first.items() <= shapes.items():
             raise ValueError("its best or first weights belong to another network")
         self.matrix, self.validation = matrix, validation if self.validation else None
@@ -269,7 +269,7 @@ class RunInProgress:
         result = {
             "acc": average_accuracy(self.matrix),
             "bwt": backward_transfer(self.matrix),
-            # Settings are chosen by these: test sets are not for that.
+            # Settings are chosen by these, because test sets must not decide.
             "validation_acc": average_accuracy(self.validation) if self.validation else None,
             "validation_bwt": backward_transfer(self.validation) if self.validation else None,
             "learning_accuracy": learning_accuracy(self.matrix),

@@ -1,4 +1,4 @@
-"""Places to run jobs: here in processes, on a Ray cluster, or through SLURM. A new place is one class and a line here."""
+"""Places to run jobs: in processes on this machine, on a Ray cluster or through SLURM. A new place is a class and a line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .launch import Job, Plan
     from .remote import Remote
 
-Report = Callable[["Job", Progress | Exception], None]
+OnMessage = Callable[["Job", Progress | Exception], None]
 
 
 class WorkerError(RunError):
@@ -27,8 +27,8 @@ class Place(Protocol):
 
     gpus: int  # jobs that each get a GPU of their own at the same time; 0 if jobs run on CPUs
 
-    def run(self, jobs: Sequence[Job], report: Report) -> None:
-        """Runs all jobs, and reports their progress and errors. Ends them all when it is interrupted."""
+    def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
+        """Runs all jobs, and passes on their progress and errors. Ends them all when it is interrupted."""
 
 
 def open_place(plan: Plan) -> Remote:
@@ -49,7 +49,7 @@ def open_place(plan: Plan) -> Remote:
 
 
 def failures(job: Job, run: Callable[[], None], show: Callable[[str], object]) -> list[str]:
-    """Runs a job in another process than the command's: a sentence for its error. `show` gets the traceback of a bug."""
+    """Runs a job in a worker process. Returns a sentence for its error, if any; `show` gets the traceback of a bug."""
     try:
         run()
     except RunError as error:  # its message names the run

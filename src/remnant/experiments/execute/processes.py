@@ -1,4 +1,4 @@
-"""Jobs here: each in a process of its own, on the next device that is free."""
+"""Jobs on this machine: each in its own process, on the next free device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .one_run import Progress
-from .places import Report, WorkerError, failures
+from .places import OnMessage, WorkerError, failures
 
 if TYPE_CHECKING:
     from .launch import Job
@@ -29,7 +29,7 @@ class Processes:
         self.workers = workers
         self.gpus = sum(device.type == "cuda" for device in workers)
 
-    def run(self, jobs: Sequence[Job], report: Report) -> None:
+    def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
         context = multiprocessing.get_context("spawn")
         waiting, free = list(jobs), list(self.workers)
         running: dict[Any, tuple[Job, torch.device, Any]] = {}
@@ -43,7 +43,7 @@ class Processes:
                     with _holding_interrupts():
                         process.start()
                         running[messages] = job, device, process
-                    sender.close()  # so that the child's end is the only one, and ends with it
+                    sender.close()  # so that only the child holds a sender, and the pipe ends with the child
                 for ready in wait(list(running)):
                     job, device, process = running[ready]
                     try:
@@ -54,9 +54,9 @@ class Processes:
                         process.join()
                         message = f"{job}: its process ended with code {process.exitcode}." if process.exitcode else ""
                     if message:
-                        report(job, message if isinstance(message, Progress) else WorkerError(message))
+                        on_message(job, message if isinstance(message, Progress) else WorkerError(message))
         finally:
-            for _, _, process in running.values():  # after an interrupt: the interpreter would wait for them
+            for _, _, process in running.values():  # after an interrupt, since the interpreter would wait for them
                 process.terminate()
 
 
@@ -72,7 +72,7 @@ def _holding_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
-    resource_tracker.ensure_running()  # its own start would let the signal through
+    resource_tracker.ensure_running()  # started later, it would let the signal through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -10,10 +10,10 @@ from remnant.errors import RunError
 from remnant.lazy import import_extra
 
 from .launch import Plan
-from .remote import Errand, Remote
+from .remote import Remote, RemoteJob
 
 SECONDS_TO_ANSWER = 10.0
-LOST_MACHINES = 3  # that one job may survive; a job that kills its machines must end some day
+LOST_MACHINES = 3  # that one job may survive, so that a job that kills its machines ends some day
 
 
 class RayCluster(Remote):
@@ -56,9 +56,10 @@ class RayCluster(Remote):
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise RunError(f"--on {name}: {problem} ({reason}). {advice}.") from error
 
-    def start(self, errand: Errand) -> Any:
-        plan = replace(errand.job.plan, device="cuda" if self.gpus else "cpu")
-        return self.task.remote(replace(errand, job=replace(errand.job, plan=plan)))
+    def start(self, remote_job: RemoteJob) -> Any:
+        job = remote_job.job
+        plan = replace(job.plan, device="cuda" if self.gpus else "cpu")
+        return self.task.remote(replace(remote_job, job=replace(job, plan=plan)))
 
     def ended(self, handle: Any) -> list[str] | None:
         if not self.ray.wait([handle], timeout=0)[0]:
@@ -79,5 +80,5 @@ class RayCluster(Remote):
             self.ray.shutdown()
 
 
-def _run(errand: Errand) -> list[str]:
-    return errand()
+def _run(remote_job: RemoteJob) -> list[str]:
+    return remote_job()

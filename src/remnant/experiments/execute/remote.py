@@ -18,23 +18,23 @@ from remnant.training import EpochDone
 from ..runs import RunFolder
 from .launch import Job
 from .one_run import Progress
-from .places import Report, WorkerError, failures
+from .places import OnMessage, WorkerError, failures
 
 MESSAGES = ".messages.jsonl"
-POLL = 0.5  # seconds between two looks at the jobs, and between two writes of a job's messages
+POLL = 0.5  # seconds between two checks of the jobs, and between two writes of a job's messages
 PATIENCE = 180.0  # seconds until a file system releases the locks of a dead machine, and shows what another one wrote
 
 
 @dataclass
-class Errand:
-    """A job as it travels to another machine, and how it is done there."""
+class RemoteJob:
+    """A job with what it needs to run on another machine, where it is called."""
 
     job: Job
     cwd: Path = field(default_factory=Path.cwd)  # where relative paths of the user's own files start
     data: Path = field(default_factory=lambda: data_root().absolute())  # the same folder on every machine
 
     def __call__(self) -> list[str]:
-        """Runs the job on the machine that has been given it. Returns a sentence for each error."""
+        """Runs the job on the machine that received it. Returns a sentence for each error."""
         os.environ["REMNANT_DATA"] = str(self.data)
         with suppress(OSError):
             os.chdir(self.cwd)
@@ -58,7 +58,7 @@ class Errand:
                     f"{socket.gethostname()} does not see the run in {plan.root / folder.relative_path}. All machines must "
                     "share the folder of the runs: choose one on shared storage with --runs."
                 )
-            # The machine that had this job may be lost and its lock held a little longer, or it may still be writing.
+            # The machine that ran this job before may still be writing, or its lock may outlive it for a while.
             with found.lock(PATIENCE if second_try else 0):
                 folders.append(found)
         messages.flush()  # which marks the first try
@@ -79,12 +79,12 @@ class Messages:
             self.flush()
 
     def flush(self) -> None:
-        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:  # progress is no reason to stop a run
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:  # lost progress must not stop a run
             file.write("".join(self._unsent))
         self._unsent, self._written = [], time.monotonic()
 
     def receive(self) -> Iterator[Progress]:
-        """What was sent since the last call. Lines that two machines wrote over each other are left out."""
+        """Yields what was sent since the last call. Leaves out lines that two machines wrote over each other."""
         data = b""
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(self._position)
@@ -99,45 +99,45 @@ class Messages:
 
 
 class Remote(ABC):
-    """A place on other machines. A new one says how an errand is started, whether it has ended, and how to stop it."""
+    """A place on other machines. A subclass starts a job there, tells whether it has ended, and stops it."""
 
     gpus = 0
     note = ""  # for the user, before the first job starts
 
     @abstractmethod
-    def start(self, errand: Errand) -> Any:
-        """Hands an errand over. Returns a handle of it."""
+    def start(self, remote_job: RemoteJob) -> Any:
+        """Starts a job. Returns a handle for it."""
 
     @abstractmethod
     def ended(self, handle: Any) -> list[str] | None:
-        """None while the errand waits or runs; then a sentence for each error."""
+        """Returns None while the job waits or runs, and then a sentence for each error."""
 
     @abstractmethod
     def stop(self, handle: Any) -> None:
-        """Ends the errand, however far it is."""
+        """Ends the job."""
 
     def close(self) -> None:  # noqa: B027
         """Disconnects, if there is a connection."""
 
-    def run(self, jobs: Sequence[Job], report: Report) -> None:
-        """Does what `Place` says."""
+    def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
+        """Runs all jobs, as `Place` describes."""
         running: dict[Job, tuple[Any, Messages]] = {}
         try:
             for job in jobs:
                 messages = Messages(job)
                 messages.path.unlink(missing_ok=True)
                 plan = replace(job.plan, root=job.plan.root.absolute())
-                running[job] = self.start(Errand(replace(job, plan=plan))), messages
+                running[job] = self.start(RemoteJob(replace(job, plan=plan))), messages
             while running:
                 time.sleep(POLL)
                 for job, (handle, messages) in list(running.items()):
                     sentences = self.ended(handle)
                     for progress in messages.receive():
-                        report(job, progress)
+                        on_message(job, progress)
                     if sentences is None:
                         continue
                     for sentence in sentences:
-                        report(job, WorkerError(sentence))
+                        on_message(job, WorkerError(sentence))
                     if not sentences:
                         _wait_for_results(job)
                     del running[job]
@@ -148,7 +148,7 @@ class Remote(ABC):
 
 
 def _wait_for_results(job: Job) -> None:
-    """Network file systems remember for a while that a file was not there. Reading the folder makes them look again."""
+    """Waits for results on network storage, which caches that a file is missing until the folder is read again."""
     end = time.monotonic() + PATIENCE
     for folder in job.folders:
         while not folder.finished and folder.path.is_dir() and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Finds interrupted runs, and plans that continue them in the way they were started."""
+"""Finds interrupted runs, and makes plans that continue them in the way they were started."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,10 +20,10 @@ def unfinished(
     on: str = HERE,
     **execution: Any,
 ) -> tuple[list[Plan], list[str]]:
-    """Plans for every run at or below `path` without a result, and a sentence for each that cannot be resumed.
+    """Returns plans for the unfinished runs at or below `path`, and a sentence for each run that cannot be resumed.
 
     Seeds with the same settings share a plan. `trust` is asked before a plan may run a Python file that was not there when
-    the run began, or that lies in the run's folder. `execution` are options of `Plan` to change; None keeps the run's own.
+    the run began, or that lies in the run's folder. `execution` has options of `Plan` to change; None keeps the run's own.
     """
     if not path.exists():
         raise RunError(f"There is no folder {path}. Give a folder that contains run folders, such as runs.")
@@ -58,7 +58,7 @@ def _check_trust(folder: RunFolder, trust: Callable[[str], bool]) -> None:
 
 
 def _settings(folder: RunFolder) -> Settings:
-    """The run's settings. Edited ones are refused: they describe another run, which has another folder."""
+    """Returns the run's settings. Refuses edited settings: they describe another run, which has another folder."""
     try:
         settings = Settings.from_dict(folder.settings)
         edited = settings.digest != folder.digest
@@ -73,7 +73,7 @@ def _settings(folder: RunFolder) -> Settings:
 
 
 def _root(folder: RunFolder) -> Path:
-    """The folder of all runs that this one is in."""
+    """Returns the folder of all runs, from the path of this one."""
     if folder.moved:
         here = f"…/{folder.relative_path}"
         raise RunError(f"{folder.path} was moved. It can only be resumed in its original folder, {here}.")

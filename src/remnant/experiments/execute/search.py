@@ -1,4 +1,4 @@
-"""Searches for settings with Optuna, by the accuracy on validation sets. Each trial is a run; the list of trials is a file."""
+"""Searches for settings with Optuna, by the accuracy on validation sets. Each trial is a run, and a file lists all trials."""
 
 import hashlib
 import math
@@ -125,7 +125,7 @@ class Search:
         self._save()
 
     def _suggest(self, number: int) -> list[dict[str, str]]:
-        """New values from all results so far, fewer if no others are found.
+        """Returns up to `number` new values, chosen by all results so far.
 
         The seed makes a continued search take the path of one that never stopped.
         """
@@ -150,7 +150,7 @@ class Search:
         return kinds.FloatDistribution(*map(float, over.values), log=over.log)
 
     def _is_whole(self, key: str, written: Mapping[str, Over]) -> bool:
-        """Whether the setting takes whole numbers only. A setting without a type takes what its ends are."""
+        """Whether the setting takes whole numbers only. Without a type, this depends on how the ends are written."""
 
         def takes(value: str) -> bool:
             others = [f"{other}={each.values[0]}" for other, each in written.items() if other != key]

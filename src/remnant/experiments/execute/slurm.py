@@ -1,4 +1,4 @@
-"""Jobs through SLURM, by submitit. One that meets its time limit is queued again and continues from its checkpoint."""
+"""Jobs through SLURM, by submitit. A job that reaches its time limit is queued again and continues from its checkpoint."""
 
 import subprocess
 import sys
@@ -9,11 +9,11 @@ from remnant.errors import RunError
 from remnant.lazy import import_extra
 
 from .launch import Plan
-from .remote import Errand, Remote
+from .remote import Remote, RemoteJob
 
 MINUTES = 120
-TIME_LIMITS = 1000  # that one job may meet
-ASK_EVERY = 20.0  # seconds between two looks at the queue
+TIME_LIMITS = 1000  # that one job may reach
+ASK_EVERY = 20.0  # seconds between two checks of the queue
 NO_GPU = (
     "SLURM was not asked for a GPU, so the jobs may have to use CPUs. --device cuda asks for one GPU a job, and --device cpu "
     "uses CPUs without this note."
@@ -52,9 +52,9 @@ class Slurm(Remote):
             name=name, timeout_min=int(minutes), cpus_per_task=1, slurm_additional_parameters=given
         )
 
-    def start(self, errand: Errand) -> Any:
+    def start(self, remote_job: RemoteJob) -> Any:
         try:
-            handle = self.executor.submit(_Requeued(**vars(errand)))
+            handle = self.executor.submit(_Requeued(**vars(remote_job)))
         except RuntimeError as error:  # submitit's, with what sbatch printed
             reason = (str(error).strip().splitlines() or ["no reason given"])[-1]
             raise RunError(
@@ -77,8 +77,8 @@ class Slurm(Remote):
         handle.cancel(check=False)
 
 
-class _Requeued(Errand):
-    """An errand that submitit queues again just before its time is up."""
+class _Requeued(RemoteJob):
+    """A job that submitit queues again just before its time is up."""
 
     is_queued_again = False
 

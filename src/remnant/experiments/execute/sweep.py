@@ -45,7 +45,7 @@ def sweep_settings(
 
 
 def sweep_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
-    """The table of results, a row of text cells for each `key=value` and its plan."""
+    """Returns the table of results: a row of text cells for each `key=value` and its plan."""
     rows = []
     for change, plan in plans.items():
         key, _, value = change.partition("=")
@@ -59,7 +59,7 @@ def sweep_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
 
 
 def without_drift(plans: Iterable[Plan]) -> list[str]:
-    """A sentence for each finished run that could have recorded its drift, but was made by another command."""
+    """Returns a sentence for each finished run of another command, which has not recorded the drift that it could have."""
     return [
         f"{folder.path} was run before without recording its drift, so the drift figures leave it out. "
         "To include it, move the folder away and sweep again."

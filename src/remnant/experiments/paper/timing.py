@@ -76,7 +76,7 @@ def measure(settings: Settings, device: torch.device) -> Timing:
 
 
 def _epoch(trainer: Trainer, method: Method, task: Task) -> float:
-    """Seconds of an epoch, from at most `MOST_STEPS` steps. They run twice: the first time libraries set themselves up."""
+    """Seconds of an epoch, from at most `MOST_STEPS` steps. The first of two rounds lets libraries set themselves up."""
     rows = min(len(task.train), MOST_STEPS * trainer.schedule.batch)
     part = Split.of(task.train.x[:rows], task.train.y[:rows])
     steps = run_to_completion(trainer.steps(method, part))
@@ -162,7 +162,7 @@ def relative_to_gpm(row: Row, timings: Mapping[str, Timing]) -> tuple[float | No
 
 def _timing(settings: Settings, timings: Mapping[str, Timing]) -> Timing | None:
     found = timings.get(settings.method)
-    return found if found and found.digest == settings.digest else None  # not one of other settings
+    return found if found and found.digest == settings.digest else None
 
 
 def timing_rows(rows: Sequence[Row], roots: Sequence[Path]) -> list[dict[str, str]]:

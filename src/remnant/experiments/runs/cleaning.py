@@ -31,7 +31,7 @@ class Unwanted(NamedTuple):
 
 
 def find_unwanted(root: Path) -> tuple[list[Unwanted], list[str]]:
-    """The unfinished, duplicate and corrupted runs at or below `root`, and a sentence for each that is left alone."""
+    """Returns the unfinished, duplicate and corrupted runs at or below `root`, and a sentence for each run left alone."""
     if not root.is_dir():
         raise RunError(f"{root} is not a folder. Give a folder that contains run folders, such as runs.")
     unwanted: list[Unwanted] = []
@@ -64,7 +64,7 @@ def find_unwanted(root: Path) -> tuple[list[Unwanted], list[str]]:
 
 
 def _repeated(folders: list[RunFolder]) -> tuple[list[Unwanted], list[str]]:
-    """The copies among runs of the same settings and seed, and a sentence for each whose accuracies differ."""
+    """Returns the copies among runs with the same settings and seed, and a sentence for each run whose accuracies differ."""
     # The run where `remnant run` put it comes first, and copies elsewhere follow.
     first, *others = sorted(folders, key=lambda folder: (folder.moved, len(folder.path.parts), folder.path))
     copies = [other for other in others if other.matrix() == first.matrix()]
@@ -117,7 +117,7 @@ def remove_run(run: Unwanted, root: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock of a run folder, also of one whose settings cannot be read; RunError if another process does."""
+    """Holds the lock of a run folder, even if its settings cannot be read; RunError if another process holds it."""
     try:
         with FileLock(path / File.LOCK, timeout=0):
             yield

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class File(StrEnum):
-    """The files of a run folder, beside its checkpoints."""
+    """The files of a run folder, besides its checkpoints."""
 
     SETTINGS = "settings.json"
     ENVIRONMENT = "environment.json"  # versions, device, commit and the user's own files
@@ -51,19 +51,19 @@ ALIKE: dict[type, Any] = {int: int | float, float: int | float, list: list | tup
 # The shape of a table lists its values by name: a name with a ? may be missing, and * stands for all names that are not
 # listed. A list has the shape of its entries. Settings of older releases may lack a section.
 Shape = Kind | list[Any] | dict[str, Any]
-CODE = {"remnant?": or_none(TEXT), "commit?": or_none(TEXT), "modified?": or_none(FLAG)}
-SECTIONS = {"benchmark?": TEXT, "method?": TEXT, "protocol?": TEXT, "stream?": {}, "network?": {"name?": TEXT}}
-SECTIONS |= {"training?": {"*": or_none(NUMBER)}, "options?": {"lr?": NUMBER}, "optimizer?": {"name?": TEXT}}
-SCHEDULE = {"epoch": COUNT, "lr": or_none(NUMBER), "best_loss": number(-inf, inf), "patience": COUNT, "over": FLAG}
+CODE_SHAPE = {"remnant?": or_none(TEXT), "commit?": or_none(TEXT), "modified?": or_none(FLAG)}
+SETTINGS_SHAPE = {"benchmark?": TEXT, "method?": TEXT, "protocol?": TEXT, "stream?": {}, "network?": {"name?": TEXT}}
+SETTINGS_SHAPE |= {"training?": {"*": or_none(NUMBER)}, "options?": {"lr?": NUMBER}, "optimizer?": {"name?": TEXT}}
+STATE_SHAPE = {"epoch": COUNT, "lr": or_none(NUMBER), "best_loss": number(-inf, inf), "patience": COUNT, "over": FLAG}
 SHAPES: dict[str, Shape] = {
     File.SETTINGS: {
         "benchmark": TEXT,
         "method": TEXT,
         "digest": TEXT,
         "seed": whole(0, 2**32 - 1),
-        "settings": SECTIONS,
+        "settings": SETTINGS_SHAPE,
     },
-    File.ENVIRONMENT: {**CODE, "before?": [CODE]},
+    File.ENVIRONMENT: {**CODE_SHAPE, "before?": [CODE_SHAPE]},
     File.EXECUTION: {"deterministic?": FLAG, "tf32?": FLAG, "steps?": TEXT, "checkpoint_every?": COUNT, "drift?": FLAG},
     File.METRICS: {"task": COUNT, "epoch": COUNT, "*": or_none(NUMBER)},  # each line
     File.RANKS: {"*": [COUNT]},
@@ -78,7 +78,7 @@ SHAPES: dict[str, Shape] = {
 }
 CHECKPOINT_SHAPE: Shape = {
     **{"run": TEXT, "task": COUNT, "lines": COUNT, "method": {}, "random": TENSOR, "matrix": TEXT},
-    **{"validation": or_none(TEXT), "drift": {"*": TENSOR}, "training": {**SCHEDULE, "best": {"*": TENSOR}}},
+    **{"validation": or_none(TEXT), "drift": {"*": TENSOR}, "training": {**STATE_SHAPE, "best": {"*": TENSOR}}},
     "seconds": dict.fromkeys(("train", "evaluate", "consolidate"), AMOUNT),
 }
 
@@ -132,8 +132,8 @@ def check(value: Any, shape: Shape, name: str = "") -> None:
     if not kind.accepts(value) and not (kind.optional and value is None):
         raise ValueError(f"{name or 'it'} is {reprlib.repr(value)}, not {kind.words}")
     if isinstance(shape, list):
-        for place, entry in enumerate(value):
-            check(entry, shape[0], f"{name}[{place}]")
+        for index, entry in enumerate(value):
+            check(entry, shape[0], f"{name}[{index}]")
     elif isinstance(shape, dict):
         if missing := [key for key in shape if key not in value and key[-1] not in "?*"]:
             raise ValueError(f"{name or 'it'} lacks {', '.join(missing)}")
@@ -143,7 +143,7 @@ def check(value: Any, shape: Shape, name: str = "") -> None:
 
 
 def check_alike(own: Any, saved: Any, name: str = "its state", *, nan: bool = False) -> None:
-    """Raises a ValueError unless it has the structure of `own`, the method's state at the start. `nan` allows NaN."""
+    """Raises a ValueError unless `saved` has the structure of `own`, the method's state at the start. `nan` allows NaN."""
     if isinstance(own, dict) and isinstance(saved, dict):
         for key in saved:
             check_alike(own.get(key), saved[key], f"{name}.{key}", nan=nan)
@@ -157,7 +157,7 @@ def check_alike(own: Any, saved: Any, name: str = "its state", *, nan: bool = Fa
 
 
 def read_checked(path: Path) -> dict[str, Any] | None:
-    """The content of a JSON file of a run folder, or None if there is no such file; RunError if it has another shape."""
+    """Reads a JSON file of a run folder; None if there is no such file, RunError if its content has another shape."""
     if (data := read(path)) is None:
         return None
     try:
@@ -168,7 +168,7 @@ def read_checked(path: Path) -> dict[str, Any] | None:
 
 
 def read_contents(folder: RunFolder) -> RunContents:
-    """All measurements of a run, typed and checked against each other; RunError if a file is damaged."""
+    """Reads all measurements of a run, typed and checked against each other; RunError if a file is damaged."""
     matrix, result, drift = folder.matrix(), folder.result(), folder.drift() or {}
     environment, ranks = folder.environment() or {}, folder.ranks() or {}
     if result is not None and (matrix is None or matrix.learned < matrix.tasks):

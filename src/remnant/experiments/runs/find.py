@@ -29,7 +29,7 @@ def find_runs(root: Path) -> list[RunFolder]:
 
 
 def readable_runs(root: Path) -> tuple[list[RunFolder], list[str]]:
-    """Every run at or below `root` that can be read, and a sentence for each that cannot."""
+    """Returns every run at or below `root` that can be read, and a sentence for each that cannot."""
     found, problems = [], []
     for path in run_folders(root):
         try:
@@ -41,7 +41,7 @@ def readable_runs(root: Path) -> tuple[list[RunFolder], list[str]]:
 
 
 def run_folders(root: Path) -> list[Path]:
-    """Every folder at or below `root` with files of a run, even if settings.json is missing."""
+    """Returns every folder at or below `root` with files of a run, even if settings.json is missing."""
     if (root / File.SETTINGS).is_file():
         return [root]
     files = (File.SETTINGS, File.ACCURACY, File.RANKS, File.RESULT, File.METRICS)

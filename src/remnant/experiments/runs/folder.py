@@ -34,7 +34,7 @@ def run_path(benchmark: str, method: str, digest: str, seed: int) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """The name itself if it is plain. `dir/own.py:stream` becomes `own.py-stream-` and a hash of the whole name."""
+    """Returns a plain name as it is. `dir/own.py:stream` becomes `own.py-stream-` and a hash of the whole name."""
     if PLAIN_NAME.fullmatch(name):
         return name
     end = re.sub(r"[^A-Za-z0-9._-]+", "-", re.split(r"[/\\]", name.rstrip("/"))[-1]).strip("-._")[:40]
@@ -47,7 +47,7 @@ Writer = Callable[["RunFolder", Mapping[str, Any]], None]
 
 
 def _json_file(name: str) -> tuple[Reader, Writer]:
-    """Two methods of `RunFolder` that read and write a JSON object; reading gives None if there is no such file."""
+    """Returns two methods of `RunFolder` that read and write a JSON file. Reading a missing file gives None."""
 
     def load(self: "RunFolder") -> dict[str, Any] | None:
         return read_checked(self.path / name)
@@ -67,7 +67,7 @@ class RunFolder:
 
     def __init__(self, path: Path, header: dict[str, Any], *, new: bool = False) -> None:
         self.path = path
-        self.new = new  # `create` made it, and did not find it
+        self.new = new  # whether `create` has just made it
         self.benchmark: str = header["benchmark"]
         self.method: str = header["method"]
         self.digest: str = header["digest"]
@@ -81,7 +81,7 @@ class RunFolder:
     def create(
         cls, root: Path, settings: Settings, seed: int, *, execution: Mapping[str, Any] | None = None
     ) -> "RunFolder":
-        """Makes or finds the folder of these settings and this seed below `root`. `execution` is that of a new run."""
+        """Finds or makes the folder of these settings and this seed below `root`. `execution` is written for a new run."""
         names = {"benchmark": settings.benchmark, "method": settings.method, "digest": settings.digest}
         content = {**names, "seed": seed, "settings": settings.as_dict()}
         header = json.loads(to_json(content, sort_keys=True))
@@ -104,13 +104,13 @@ class RunFolder:
 
     @classmethod
     def find(cls, root: Path, settings: Settings, seed: int) -> "RunFolder | None":
-        """The folder that `create` would find, or None if it would make one."""
+        """Returns the folder that `create` would find, or None if `create` would make one."""
         path = Path(root) / run_path(settings.benchmark, settings.method, settings.digest, seed)
         return cls.open(path) if (path / File.SETTINGS).is_file() else None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The run in an existing folder; RunError if there is none, or if its settings.json is not valid."""
+        """Opens the run in an existing folder; RunError if there is none, or if its settings.json is not valid."""
         path = Path(path)
         header = read_checked(path / File.SETTINGS) if path.is_dir() else None
         if header is None and not path.exists():
@@ -129,8 +129,8 @@ class RunFolder:
     def lock(self, patience: float = 0.3) -> Iterator[None]:
         """Keeps every other process from writing here; raises RunError if one still does after `patience` seconds.
 
-        By default it waits for a moment, since `remnant report --watch` takes the lock for an instant to see what is under
-        way. Removes what dead ones left. The operating system drops the lock when its process ends, however it ends.
+        By default it waits for a moment, since `remnant report --watch` takes the lock for an instant to see which runs are
+        under way. Removes temporary files of killed processes. The operating system drops the lock when its process ends.
         """
         path = self.path / File.LOCK
         lock = FileLock(path)
@@ -200,7 +200,7 @@ class RunFolder:
         return lines
 
     def truncate_metrics(self, last: tuple[int, int] = (0, 0)) -> int:
-        """Keeps the lines up to the `last` task and epoch, as a checkpoint needs them; returns their number."""
+        """Keeps the lines up to the `last` task and epoch, where a checkpoint continues. Returns their number."""
         kept = list(takewhile(lambda line: (line["task"], line["epoch"]) <= last, self.metrics()))
         data = b"".join(map(to_json, kept))
         if data != (read(self.path / File.METRICS) or b""):
@@ -228,7 +228,7 @@ class RunFolder:
         self.clear_checkpoints(keep=KEPT_CHECKPOINTS)
 
     def load_checkpoint(self) -> tuple[dict[str, Any] | None, str | None]:
-        """The newest complete state or None, and a sentence for the user if a newer one is damaged."""
+        """Returns the newest complete state or None, and a sentence for the user if a newer one is damaged."""
         state, problems, consequence = None, [], "No complete checkpoint is left: the run starts again."
         for path in self._checkpoints().values():
             try:
@@ -244,7 +244,7 @@ class RunFolder:
         return state, " ".join([*problems, consequence]) if problems else None
 
     def clear_checkpoints(self, keep: int = 0) -> None:
-        """Removes all checkpoints but the newest complete ones, of which it keeps `keep`."""
+        """Removes all checkpoints but the newest `keep` complete ones."""
         found = list(self._checkpoints().values())
         kept = [path for path in found if path not in self._damaged][:keep]
         for path in found:
@@ -265,7 +265,7 @@ class RunFolder:
 
     @property
     def moved(self) -> bool:
-        """Whether it is elsewhere than `create` puts it."""
+        """Whether it is not where `create` puts it."""
         return not self.path.resolve().match(str(self.relative_path))
 
     @property

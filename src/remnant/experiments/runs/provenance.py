@@ -1,6 +1,6 @@
-"""What a run was made with: versions, device, commit and the user's own files. It names no person, host or path.
+"""What a run was made with: versions, device, commit and the user's own files, but no person, host or path.
 
-The digest of a run covers only its settings, so the code may change under it. This is noted, and checked on resuming.
+The digest of a run covers only its settings, so the code may change while the digest stays. Resuming checks for that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def own_files(settings: Mapping[str, Any]) -> dict[str, Path]:
     names |= {part: settings.get(part, {}).get("name", "") for part in ("network", "optimizer")}
     paths = {f"{part}_file": file_of(name) for part, name in names.items() if IN_FILE in name}
     if "stream_file" not in paths and DATA_PATH.search(names["stream"]):
-        with suppress(UnknownNameError):  # a folder that is no data may be the whole disk; the run says what is wrong
+        with suppress(UnknownNameError):  # the path holds no data set, which the run itself reports
             paths["stream_data"] = data_path(names["stream"])
     return {key: path for key, path in paths.items() if os.access(path, os.R_OK)}
 
@@ -75,7 +75,7 @@ def note_code(folder: RunFolder, device: torch.device) -> str:
 
 
 def finished_before(folder: RunFolder) -> str:
-    """A note about a result that is only shown: when it was made, and by which code."""
+    """Returns a note about a result that is shown and not computed again: when it was made, and by which code."""
     when = datetime.fromtimestamp((folder.path / File.RESULT).stat().st_mtime)
     last = _environment(folder)
     code = " after ".join(_code(each) for each in (last, *last.get("before", [])))
@@ -85,7 +85,7 @@ def finished_before(folder: RunFolder) -> str:
 def _environment(folder: RunFolder) -> dict[str, Any]:
     try:
         return folder.environment() or {}
-    except RunError:  # a damaged environment.json is no reason to stop
+    except RunError:  # a damaged environment.json must not stop a run
         return {}
 
 

@@ -1,4 +1,4 @@
-"""`--set key=value`: reading overrides, finding the settings they change, and refusing those that contradict each other."""
+"""`--set key=value`: reads overrides, finds the settings they change, and refuses overrides that contradict each other."""
 
 import re
 import tomllib

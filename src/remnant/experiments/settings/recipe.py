@@ -13,7 +13,7 @@ from remnant.errors import did_you_mean
 from remnant.options import OptionError
 from remnant.registry import IN_FILE
 
-FALLBACK = "default.toml"  # the recipe of streams that have none of their own
+FALLBACK = "default.toml"  # for streams without their own recipe
 PROTOCOLS = ("paper", "sane")
 FILES = {file.name: file for file in (files(__package__) / "recipes").iterdir() if file.name.endswith(".toml")}
 RECIPES = sorted(name.removesuffix(".toml") for name in FILES if name != FALLBACK)  # the benchmarks that have one

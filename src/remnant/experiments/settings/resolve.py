@@ -1,4 +1,4 @@
-"""The settings of a run: a recipe, and the overrides of it."""
+"""The settings of a run: a recipe with overrides."""
 
 import hashlib
 import inspect
@@ -18,7 +18,7 @@ from remnant.training import Schedule
 from .overrides import EARLY_STOPPING, Section, located, merged, parse, refuse_contradictions
 from .recipe import SECTIONS, Recipe, recipe, section_of
 
-NAMED: dict[str, Registry[Any]] = {"network": MODELS, "optimizer": OPTIMIZERS}  # sections with a name of their own
+NAMED: dict[str, Registry[Any]] = {"network": MODELS, "optimizer": OPTIMIZERS}  # sections with the option `name`
 PLAIN_SGD = "sgd"
 
 
@@ -115,7 +115,7 @@ def resolve(
 
 
 def describe(benchmark: str | None, method: str) -> list[Setting]:
-    """Returns every setting that can be changed, with its value; without a benchmark, those of a user's own stream."""
+    """Returns every setting that can be changed, with its value. Without a benchmark, describes a user's own stream."""
     draft = _Draft(recipe(benchmark or "your_file.py:stream"), method)
     if benchmark:
         draft.sections["stream"] = _stream_section(benchmark)
