@@ -10,12 +10,12 @@ import pytest
 from made_up import HOSTILE, run, settings
 
 from remnant.evaluation import Spread
-from remnant.experiments.paper import save_timings
+from remnant.experiments.paper import NOT_RUN, save_timings
 from remnant.experiments.settings import resolve
 from remnant.report.content import Content, make_content
-from remnant.report.grid import NOT_RUN, NOT_TIMED, Column, Grid, Number, to_csv
+from remnant.report.grid import Column, Grid, Number, to_csv
 from remnant.report.page import render
-from remnant.report.tables import PAPER_RANKS
+from remnant.report.tables import NOT_TIMED, PAPER_RANKS
 
 
 def grid(content: Content, name: str) -> Grid:

@@ -1,4 +1,4 @@
-"""Reports: run folders in; comparisons, the paper's tables and figures, and one page that shows them, out."""
+"""Reports: turns run folders into comparisons, the paper's tables and figures, and one page that shows them."""
 
 from __future__ import annotations
 

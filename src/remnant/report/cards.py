@@ -44,7 +44,7 @@ def _lead(best: Variant, second: Variant | None) -> list[str]:
 
 
 def _against_paper(variant: Variant) -> list[str]:
-    """The paper's figure, which is for the recipe's settings and would mislead beside others."""
+    """The paper's result, which is for the recipe's settings and would mislead beside other settings."""
     if not variant.as_in_recipe:
         return [f"With {variant.label}."]
     paper = recipe(variant.benchmark).paper.get(variant.method)

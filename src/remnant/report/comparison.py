@@ -24,7 +24,7 @@ BySeed = Mapping[int, float | None]  # the values of a measure
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a run, and how to print it. `better` is 1 if more is better, −1 if less is, and 0 if it is not ranked."""
+    """A number that runs are compared by, and how to print it. `better` is 1 if more is better, −1 if less, 0 if unranked."""
 
     heading: str
     of: Callable[[RunRecord], float | None]

@@ -32,14 +32,14 @@ def comparison_grid(comparison: Comparison) -> Grid:
 def _cells(row: Row, marked: set[str]) -> Iterator[str]:
     for name, measure in MEASURES.items():
         estimate = row.estimates[name]
-        mark = f" {estimate.mark or ' '}" if name in marked else ""  # numbers stay in line with those that have a mark
+        mark = f" {estimate.mark or ' '}" if name in marked else ""  # a blank keeps numbers without a mark aligned
         yield f"{measure.text(estimate.value)}{mark}".replace("-", "−")
         if name == "acc":
             yield _difference(estimate, measure)
 
 
 def _difference(estimate: Estimate, measure: Measure) -> str:
-    """`-1.20 [-2.10, -0.30]`; without brackets where there is no interval, and empty for the best."""
+    """Returns `−1.20 [−2.10, −0.30]`, without brackets if there is no interval. The best has no difference."""
     if estimate.difference is None:
         return ""
     mean, *bounds = (measure.text(Spread(x), "+") for x in (estimate.difference, *(estimate.interval or ())))
@@ -64,8 +64,8 @@ def _remarks(comparison: Comparison) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def record(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as JSON, with accuracies as fractions. `best` is null where there is no interval."""
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Returns a comparison as JSON, with accuracies as fractions. `best` is null where there is no interval."""
     return {
         "benchmark": comparison.benchmark,
         "stream": list(comparison.stream),
@@ -97,7 +97,7 @@ def _csv(compared: Compared) -> str:
     """The records, a line for each method. Lists become words, and missing values are empty."""
     lines = [
         _flat({"benchmark": comparison["benchmark"], "stream": comparison["stream"], **method})
-        for comparison in map(record, compared.comparisons)
+        for comparison in map(as_json, compared.comparisons)
         for method in comparison["methods"]
     ]
     return csv_text([lines[0], *(line.values() for line in lines)])
@@ -119,7 +119,7 @@ def comparison_text(compared: Compared, form: str) -> str:
     """All comparisons as "markdown", "latex", "json" or "csv"."""
     if form == "json":
         left_out = [damaged._asdict() for damaged in compared.reading.damaged]
-        content = {"comparisons": [record(each) for each in compared.comparisons], "damaged": left_out}
+        content = {"comparisons": [as_json(each) for each in compared.comparisons], "damaged": left_out}
         return to_json(content, indent=2).decode()
     if form == "csv":
         return _csv(compared)

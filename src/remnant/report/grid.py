@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from remnant.evaluation import Spread
-
-NOT_RUN, NO_VALUE, NOT_FINISHED, NOT_TIMED = "not run", "–", "not finished", "not timed"
+from remnant.evaluation import NO_VALUE, Spread
+from remnant.experiments.paper import NOT_RUN
 
 
 @dataclass(frozen=True)

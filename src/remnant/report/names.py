@@ -20,7 +20,7 @@ def read_toml(name: str) -> dict[str, Any]:
 
 TEXTS = read_toml("texts.toml")
 
-paper_table = cache(load_table)  # whose rows keep their settings
+paper_table = cache(load_table)  # its rows cache their settings
 
 
 def method_title(name: str) -> str:

@@ -58,12 +58,12 @@ class OneRun:
         return measure.text(Spread(measure.of(self.record) if self.record.result else None)).replace("-", "−")
 
     def settings(self) -> Rows:
-        """Every setting of the run, and whether it is the recipe's."""
-        changed = {change.partition("=")[0] for change in self.variant.changes or ()}
-        known = self.variant.changes is not None
+        """Every setting of the run, and whether it comes from the recipe or was changed."""
+        changes = self.variant.changes
+        changed = {change.partition("=")[0] for change in changes or ()}
         rows = []
         for key, value in flatten(self.record.settings):
-            source = "" if not known or key in NAMES else "changed" if key in changed else "recipe"
+            source = "" if changes is None or key in NAMES else "changed" if key in changed else "recipe"
             rows.append({"setting": key, "value": value, "from": source})
         return rows
 
@@ -91,7 +91,7 @@ class OneRun:
         return rows
 
     def ranks(self) -> Rows:
-        """The directions that each task added to each layer, in all, and how many there is room for."""
+        """The directions that each task added to each layer, their sum, and the layer's capacity."""
         rows = []
         for layer, added in self.record.ranks.items():
             tasks = {f"task {task + 1}": str(count) for task, count in enumerate(added)}
@@ -101,7 +101,7 @@ class OneRun:
         return [{name: row.get(name, "") for name in names} for row in rows]
 
     def warnings(self) -> Iterator[str]:
-        """What a reader of the result should know, and what the run and the user's own files are like now."""
+        """What a reader of the result should know, and the present state of the run and of the user's own files."""
         yield from self.record.remarks
         if self.under_way:
             yield f"A process is writing to it; {self.record.progress}."

@@ -33,8 +33,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 Rendered = dict[str, dict[str, bytes]]  # the files of figures by their digests
 
 INDEX, WRITTEN = "index.html", ".written-by-remnant-report.json"
-# The figures of each page in docs/. Their files' names never change, so that README.md can show them, and start the names
-# of the drawings.
+# The figures of each page in docs/, by the beginnings of their drawings' names. These are also the names of their files, which
+# never change, so that README.md can show them.
 DOCS_FIGURES = {
     "results": ("first-task-pmnist", "first-task-split-cifar100", "trade-off-split-cifar100", "ranks-split-cifar100"),
     "frontier": ("trade-off-successors-pmnist", "trade-off-successors-split-cifar100"),
@@ -56,7 +56,7 @@ def write_report(roots: Sequence[Path], target: Path, docs: Path | None = None) 
 
 
 def report_files(content: Content, rendered: Rendered) -> dict[str, bytes]:
-    """The files of a report by their paths. Figures in `rendered` are not drawn again; afterwards it holds this report's."""
+    """Returns the files of a report by path. Does not draw figures in `rendered` again, and updates it to this report's."""
     drawn = {drawing.digest: drawing for drawing in content.drawings.values()}
     for digest in rendered.keys() - drawn:
         del rendered[digest]

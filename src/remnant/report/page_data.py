@@ -68,11 +68,11 @@ def _run(run: OneRun, environments: dict[tuple[tuple[str, str], ...], int]) -> d
 def _curves(metrics: Sequence[Any]) -> dict[str, list[float | None]]:
     """The loss and validation accuracy, and the epochs (over all tasks) of their points."""
     step = -(-len(metrics) // MOST_POINTS) or 1
-    places = [*range(0, len(metrics) - 1, step), *([len(metrics) - 1] if metrics else [])]
-    loss, valid = ([_number(metrics[place].get(key)) for place in places] for key in ("loss", "valid_accuracy"))
-    return {"epochs": [place + 1 for place in places], "loss": loss, "valid": valid}
+    shown = [*range(0, len(metrics) - 1, step), *([len(metrics) - 1] if metrics else [])]
+    loss, valid = ([_number(metrics[index].get(key)) for index in shown] for key in ("loss", "valid_accuracy"))
+    return {"epochs": [index + 1 for index in shown], "loss": loss, "valid": valid}
 
 
 def _number(value: float | None, digits: int = 5) -> float | None:
-    """Rounds to as many significant digits as a figure shows. Infinite values and NaN become None."""
+    """Rounds to the significant digits that a chart shows. Infinite values and NaN become None."""
     return float(f"{value:.{digits}g}") if value is not None and isfinite(value) else None

@@ -97,7 +97,7 @@ def read_runs(roots: Sequence[Path]) -> Reading:
                         remarks.append(
                             f"{shown} repeats the settings and the seed of {first.path}, and is not counted."
                         )
-            except RunError as error:  # whose message need not repeat the path
+            except RunError as error:  # the list has the path already, so the message need not repeat it
                 damaged.append(Damaged(shown, str(error).replace(f"{path}/", "").replace(str(path), "it")))
     if not (runs or damaged or timed):
         raise RunError(

@@ -1,4 +1,4 @@
-"""Compares means: intervals for two methods, paired and Welch's, and a verdict on our figure beside the paper's."""
+"""Compares means: paired and Welch's intervals for two methods, and a verdict on our result against the paper's."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -46,17 +46,17 @@ def t_quantile(freedom: float) -> float:
     return float(t.ppf(0.975, freedom))
 
 
-def verdict(figure: str, ours: Spread, paper: Spread) -> str:
+def verdict(quantity: str, ours: Spread, paper: Spread) -> str:
     """Says whether our mean is within the spread of both, better or worse; empty if there is nothing to compare."""
-    if ours.mean is None or paper.mean is None or figure not in ROUNDING:
+    if ours.mean is None or paper.mean is None or quantity not in ROUNDING:
         return ""
     difference = ours.mean - paper.mean
     half = _half_width(ours, paper)
-    if abs(difference) <= (half or 0.0) + ROUNDING[figure] + 1e-9:
+    if abs(difference) <= (half or 0.0) + ROUNDING[quantity] + 1e-9:
         return WITHIN
     if half is None:
         return CANNOT_SAY
-    return BETTER if (difference > 0) != (figure in LESS_IS_BETTER) else WORSE
+    return BETTER if (difference > 0) != (quantity in LESS_IS_BETTER) else WORSE
 
 
 def _half_width(ours: Spread, paper: Spread) -> float | None:

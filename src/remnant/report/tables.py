@@ -1,23 +1,24 @@
-"""The paper's tables with our figures beside them, tables of GPM's ranks, and one table of all runs."""
+"""The paper's tables beside our results, tables of GPM's ranks, and one table of all runs.
+
+A new column of the paper's tables is an entry of `QUANTITIES` and a name in tables.toml, both in `experiments.paper`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from shlex import quote
 
-from remnant.evaluation import Spread
-from remnant.experiments.paper import Comparison, Results, Table, compare, relative_to_gpm
+from remnant.evaluation import NO_VALUE, Spread
+from remnant.experiments.paper import NOT_RUN, QUANTITIES, FilledRow, Results, Table, fill, relative_to_gpm
 
-from .grid import NO_VALUE, NOT_FINISHED, NOT_RUN, NOT_TIMED, Cell, Column, Grid, number
+from .grid import Cell, Column, Grid, number
 from .names import TEXTS, benchmark_title, in_order, method_title, paper_table, read_toml, slug, title_of
 from .statistics import verdict
 from .variants import Collection, Variant
 
 PAPER_RANKS: dict[str, dict[str, list[int]]] = read_toml("paper.toml")["ranks"]
 FRONTIER = ("successors", "ablations", "fair", "related")  # tables that the paper does not have
-HEADINGS = {"acc": "ACC %", "bwt": "BWT", "capacity": "capacity %", "memory": "memory, MB"}
-PLACES = {"acc": 2, "bwt": 3, "capacity": 0, "memory": 2}
-PAPER_PLACES = {**PLACES, "bwt": 2}
-NAMES = tuple(Column(heading, text=True) for heading in ("benchmark", "method", "variant"))
+NOT_FINISHED, NOT_TIMED = "not finished", "not timed"
+NAME_COLUMNS = tuple(Column(heading, text=True) for heading in ("benchmark", "method", "variant"))
 
 
 def all_grids(collection: Collection) -> list[Grid]:
@@ -26,8 +27,8 @@ def all_grids(collection: Collection) -> list[Grid]:
     first, second = paper_table("table1a"), paper_table("table1b")
     tables = [first, second, paper_table("table3"), _one_and_five_epochs(first)]
     tables += map(paper_table, ("class-incremental", *FRONTIER))
-    grids = [_comparison(collection, table, results) for table in tables]
-    grids.insert(2, _training_time(collection, [*compare(first, results), *compare(second, results)]))
+    grids = [_paper_grid(collection, table, results) for table in tables]
+    grids.insert(2, _training_time(collection, [*fill(first, results), *fill(second, results)]))
     for benchmark in in_order("benchmarks", [*PAPER_RANKS, *collection.benchmarks]):
         variant = collection.main(benchmark, "gpm")
         if benchmark in PAPER_RANKS or (variant and variant.ranks):
@@ -36,7 +37,7 @@ def all_grids(collection: Collection) -> list[Grid]:
 
 
 def _one_and_five_epochs(five: Table) -> Table:
-    """The appendix's table of a single epoch, with the rows of five epochs between."""
+    """The appendix's table of a single epoch, with the rows of five epochs added method by method."""
     one = paper_table("single-epoch")
     rows = [*one.rows, *(replace(row, variant="5 epochs") for row in five.rows)]
     order = [row.method for row in one.rows]
@@ -44,40 +45,39 @@ def _one_and_five_epochs(five: Table) -> Table:
     return replace(one, title="Appendix: permuted MNIST in a single epoch and in five", rows=tuple(rows))
 
 
-def _comparison(collection: Collection, table: Table, results: Results) -> Grid:
-    figures = [figure for figure in table.columns if figure in HEADINGS]  # seconds have a table of their own
-    columns = list(NAMES)
-    for figure in figures:
-        columns += [Column(whose, HEADINGS[figure], spread=True) for whose in ("ours", "paper")]
-        columns += [Column("difference", HEADINGS[figure]), Column("mark", HEADINGS[figure], text=True)]
-    compared = compare(table, results)
-    rows = tuple(_row(found, figures) for found in compared)
+def _paper_grid(collection: Collection, table: Table, results: Results) -> Grid:
+    columns, names = list(NAME_COLUMNS), [name for name in table.columns if QUANTITIES[name].heading]
+    for heading in (QUANTITIES[name].heading for name in names):
+        columns += [Column(whose, heading, spread=True) for whose in ("ours", "paper")]
+        columns += [Column("difference", heading), Column("mark", heading, text=True)]
+    filled = fill(table, results)
+    rows = tuple(_cells(each, names) for each in filled)
     command = f"remnant reproduce {table.name} && remnant keep"
-    remarks = _other_settings(collection, compared)
+    remarks = _other_settings(collection, filled)
     return Grid(table.name, table.title, (*columns, Column("seeds")), rows, remarks, command).without_empty_columns()
 
 
-def _row(found: Comparison, figures: Sequence[str]) -> tuple[Cell, ...]:
+def _cells(filled: FilledRow, names: Sequence[str]) -> tuple[Cell, ...]:
     cells: list[Cell] = []
-    for figure in figures:
-        ours, paper = found.ours[figure], found.paper[figure]
+    for name in names:
+        quantity, ours, paper = QUANTITIES[name], filled.ours[name], filled.paper[name]
         cells += [
-            number(ours, PLACES[figure], otherwise=NO_VALUE if found.seeds else NOT_RUN),
-            number(paper, PAPER_PLACES[figure]),
-            number(found.difference(figure), PLACES[figure], "+"),
-            verdict(figure, ours, paper),
+            number(ours, quantity.places, otherwise=NO_VALUE if filled.seeds else NOT_RUN),
+            number(paper, quantity.paper_places),
+            number(filled.difference(name), quantity.places, "+"),
+            verdict(name, ours, paper),
         ]
-    return (*_names(found), *cells, str(len(found.seeds) or NO_VALUE))
+    return (*_titles(filled), *cells, str(len(filled.seeds) or NO_VALUE))
 
 
-def _names(found: Comparison) -> tuple[str, str, str]:
-    return benchmark_title(found.row.benchmark), method_title(found.row.method), found.row.variant
+def _titles(filled: FilledRow) -> tuple[str, str, str]:
+    return benchmark_title(filled.row.benchmark), method_title(filled.row.method), filled.row.variant
 
 
-def _other_settings(collection: Collection, compared: Sequence[Comparison]) -> tuple[str, ...]:
+def _other_settings(collection: Collection, filled: Sequence[FilledRow]) -> tuple[str, ...]:
     """Remarks on methods whose row says "not run" although they ran, with settings that are not the table's."""
-    shown = {found.row.key for found in compared if found.seeds}
-    rows = dict.fromkeys((found.row.benchmark, found.row.method) for found in compared if not found.seeds)
+    shown = {each.row.key for each in filled if each.seeds}
+    rows = dict.fromkeys((each.row.benchmark, each.row.method) for each in filled if not each.seeds)
     return tuple(
         f"{title_of(method, benchmark)} was run with other settings, which do not belong here: "
         f"{'; '.join(v.label for v in others)}."
@@ -86,21 +86,21 @@ def _other_settings(collection: Collection, compared: Sequence[Comparison]) -> t
     )
 
 
-def _training_time(collection: Collection, compared: Sequence[Comparison]) -> Grid:
-    columns = (*NAMES, Column("ours", "seconds", spread=True), Column("paper", "seconds"))
+def _training_time(collection: Collection, filled: Sequence[FilledRow]) -> Grid:
+    columns = (*NAME_COLUMNS, Column("ours", "seconds", spread=True), Column("paper", "seconds"))
     columns += (Column("ours", "relative to GPM"), Column("paper", "relative to GPM"))
     columns += (Column("our device", text=True), Column("seeds"))
     devices = {variant.key: ", ".join(variant.devices) for variant in collection.variants}
     rows: list[tuple[Cell, ...]] = []
-    for found in compared:
-        if found.seeds or found.paper["seconds"].mean is not None:
-            seconds = number(found.ours["seconds"], 0, otherwise=NO_VALUE if found.seeds else NOT_RUN)
-            theirs = number(found.paper["seconds"].mean, 0)
-            timings, _ = collection.reading.times.get(found.row.benchmark, ({}, ""))
-            ratio, paper_ratio = relative_to_gpm(found.row, timings)
+    for each in filled:
+        if each.seeds or each.paper["seconds"].mean is not None:
+            seconds = number(each.ours["seconds"], 0, otherwise=NO_VALUE if each.seeds else NOT_RUN)
+            theirs = number(each.paper["seconds"].mean, 0)
+            timings, _ = collection.reading.times.get(each.row.benchmark, ({}, ""))
+            ratio, paper_ratio = relative_to_gpm(each.row, timings)
             relative = number(ratio, otherwise=NOT_TIMED), number(paper_ratio)
-            device = devices[found.row.key] if found.seeds else NO_VALUE
-            rows.append((*_names(found), seconds, theirs, *relative, device, str(len(found.seeds) or NO_VALUE)))
+            device = devices[each.row.key] if each.seeds else NO_VALUE
+            rows.append((*_titles(each), seconds, theirs, *relative, device, str(len(each.seeds) or NO_VALUE)))
     command = "remnant reproduce table1a && remnant reproduce table1b && remnant reproduce table2 && remnant keep"
     remarks = tuple(TEXTS["times"]["table"])
     return Grid(

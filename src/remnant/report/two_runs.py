@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from remnant.evaluation import Spread
+from remnant.evaluation import NO_VALUE, Spread
 
 from .comparison import MEASURES
 from .one_run import OneRun, Rows
@@ -12,7 +12,7 @@ from .variants import flatten
 
 
 def difference(first: OneRun, second: OneRun) -> dict[str, Rows]:
-    """What differs between two runs, by section: settings, code and results. A section without differences is empty."""
+    """Returns what differs between two runs, by section. A section without differences is empty."""
     records = first.record, second.record
     settings = [{**dict(flatten(record.settings)), "seed": str(record.seed)} for record in records]
     code = [dict(flatten(_plain(record.environment))) for record in records]
@@ -30,7 +30,7 @@ def _plain(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unequal(heading: str, a: Mapping[str, str], b: Mapping[str, str]) -> Rows:
     keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key)]
-    return [{heading: key, "first": a.get(key, "–"), "second": b.get(key, "–")} for key in keys]
+    return [{heading: key, "first": a.get(key, NO_VALUE), "second": b.get(key, NO_VALUE)} for key in keys]
 
 
 def _results(a: RunRecord, b: RunRecord) -> Rows:
@@ -46,7 +46,7 @@ def _results(a: RunRecord, b: RunRecord) -> Rows:
 
 
 def matrix_difference(a: RunRecord, b: RunRecord) -> str:
-    """A sentence on the accuracy matrices of two runs."""
+    """Returns a sentence on the accuracy matrices of two runs."""
     if a.matrix is None or b.matrix is None or a.matrix.tasks != b.matrix.tasks:
         tasks = [0 if run.matrix is None else run.matrix.tasks for run in (a, b)]
         return f"The accuracy matrices do not compare: they have {tasks[0]} and {tasks[1]} tasks."

@@ -26,9 +26,9 @@ from .records import Reading, RunRecord
 NAMES = ("benchmark", "method", "protocol")  # settings that are shown by name, not as a change
 
 
-def _over_seeds(figure: str, scale: float = 1.0) -> cached_property[Spread]:
-    """A property: the mean and deviation of a result over seeds; empty if any seed lacks it."""
-    return cached_property(lambda variant: Spread.of([getattr(run.result, figure) for run in variant.runs], scale))
+def _over_seeds(name: str, scale: float = 1.0) -> cached_property[Spread]:
+    """Makes a property: the mean and deviation of a result over seeds; empty if any seed lacks it."""
+    return cached_property(lambda variant: Spread.of([getattr(run.result, name) for run in variant.runs], scale))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Collection(NamedTuple):
         return [v for v in self.variants if v.benchmark == benchmark and method in (None, v.method)]
 
     def main(self, benchmark: str, method: str) -> Variant | None:
-        """The variant to show where there is room for one: the recipe's, else the one with the most seeds."""
+        """The variant to show if there is room for only one: the recipe's, or else the one with the most seeds."""
         found = self.of(benchmark, method)
         return min(found, key=lambda v: (not v.runs, not v.as_in_recipe, -len(v.runs), v.digest), default=None)
 
@@ -179,10 +179,10 @@ def collect(reading: Reading) -> Collection:
 
 
 def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The `--set` (and --protocol) that lead from the recipe to these settings; None if there is no recipe."""
+    """Lists the changes (as --set takes them, or the protocol) from the recipe to these settings; None without a recipe."""
     protocol = settings.get("protocol", "paper")
     if IN_FILE in str(settings.get("method")):
-        return None  # a report never runs a user's file, which the defaults of its method would need
+        return None  # the method's defaults are in the user's file, and a report never runs a user's file
     try:
         recipe = dict(flatten(resolve(settings["benchmark"], settings["method"], (), protocol).as_dict()))
         Settings.from_dict(settings)
@@ -192,7 +192,7 @@ def changes(settings: Mapping[str, Any]) -> tuple[str, ...] | None:
     changed = [f"{key}={value}" for key, value in own.items() if recipe.get(key) != value]
     present, shared = {_section(key) for key in own}, {_section(key) for key in own.keys() & recipe.keys()}
     removed = {key if _section(key) in present else _section(key) for key in recipe.keys() - own.keys()}
-    if "threshold" in present - shared:  # one in another form replaces the recipe's as a whole
+    if "threshold" in present - shared:  # a threshold in another form replaces the recipe's as a whole
         removed = {key for key in removed if _section(key) != "threshold"}
     return (*[f"{protocol} protocol"] * (protocol != "paper"), *changed, *(f"no {key}" for key in sorted(removed)))
 

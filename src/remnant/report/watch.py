@@ -18,7 +18,7 @@ from .page import INDEX, POLICY, Rendered, replace_report, report_files
 
 ADDRESS = "127.0.0.1"  # no other machine can connect
 TYPES = {"html": "text/html", "svg": "image/svg+xml", "png": "image/png", "pdf": "application/pdf"}
-PAUSES, REST = (1.0, 10.0), 3  # seconds; and the pause relative to the work, so that runs keep the processor
+PAUSES, REST = (1.0, 10.0), 3  # the shortest and longest pause in seconds; the pause relative to the work
 
 
 class Server(ThreadingHTTPServer):
@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         name = self.path.partition("?")[0].lstrip("/")
-        # A page of another site that was given this machine's address has another name, and must not read results.
+        # Another site may point its own name at this machine's address, and must not read results.
         if self.headers.get("Host") not in self.server.hosts or name not in self.server.files:
             self.send_error(404)
             return
@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Prints nothing: the terminal is for errors."""
+        """Prints no requests, because the terminal is for errors."""
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def watch_report(
         target: The folder of the report.
         port: The port on 127.0.0.1; 0 picks a free one.
         started: Called with the address once the report is served.
-        failed: Called with a sentence if the report could not be written again; the one before stays.
+        failed: Called with a sentence if the report could not be written again. The previous one stays.
     """
     rendered: Rendered = {}
     seen: list[tuple[str, int, int]] | None = None

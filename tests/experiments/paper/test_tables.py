@@ -7,9 +7,9 @@ import pytest
 
 from remnant.evaluation import AccuracyMatrix
 from remnant.experiments import resolve
-from remnant.experiments.paper import TABLES, Reproduction, Row, load_table, select_tables
+from remnant.experiments.paper import QUANTITIES, TABLES, Reproduction, Row, load_table, select_tables
 from remnant.experiments.paper.reproduce import finished_results
-from remnant.experiments.paper.tables import FIGURES, comparison_rows
+from remnant.experiments.paper.tables import comparison_rows
 from remnant.experiments.runs import RunFolder, RunResult
 from remnant.options import OptionError
 
@@ -56,7 +56,7 @@ def line(table: str, method: str, results: dict[int, RunResult], variant: str = 
 def test_every_row_can_be_run_or_has_the_paper_s_number(name: str) -> None:
     table = load_table(name)
     assert any(row.runnable for row in table.rows)
-    assert set(table.columns) <= FIGURES.keys()
+    assert set(table.columns) <= QUANTITIES.keys()
     for each in table.rows:
         assert each.runnable or each.paper.acc is not None
     keys = [each.key for each in table.rows if each.runnable]
@@ -235,7 +235,7 @@ def test_the_missing_seeds_are_planned_and_a_contradictory_result_is_named(tmp_p
     saved(tmp_path, 0, 0.9)
     saved(tmp_path, 2, 0.9).save_result({"acc": 0.8, "seconds": {}})
     (table,) = select_tables("table1a", ["gpm"])
-    plans, (problem,) = Reproduction(table, tmp_path, tmp_path / "none").missing((0, 1, 2), "cpu", on="ray")
+    plans, (problem,) = Reproduction(table, tmp_path, tmp_path / "none").missing((0, 1, 2), "cpu", 0, "ray")
     assert [(plan.seeds, plan.on) for plan in plans] == [((1, 2), "ray")]  # type: ignore[union-attr]
     assert "result.json says ACC 0.8000, but accuracy.csv gives 0.9000" in problem
     assert [seeds.keys() for seeds in finished_results([tmp_path])[0].values()] == [{0}]

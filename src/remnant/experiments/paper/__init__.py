@@ -1,20 +1,22 @@
 """The paper's tables as data, their reproduction, and the training times of Table 2."""
 
 from .reproduce import Reproduction, TimingJob, keep
-from .tables import TABLES, Comparison, Results, Row, Table, compare, load_table, select_tables
+from .tables import NOT_RUN, QUANTITIES, TABLES, FilledRow, Results, Row, Table, fill, load_table, select_tables
 from .timing import TIMES_FOLDER, Timing, load_timings, relative_to_gpm, save_timings
 
 __all__ = [
+    "NOT_RUN",
+    "QUANTITIES",
     "TABLES",
     "TIMES_FOLDER",
-    "Comparison",
+    "FilledRow",
     "Reproduction",
     "Results",
     "Row",
     "Table",
     "Timing",
     "TimingJob",
-    "compare",
+    "fill",
     "keep",
     "load_table",
     "load_timings",

@@ -25,7 +25,7 @@ class Reproduction:
         self.table, self.runs, self.kept = table, runs, kept
 
     def missing(
-        self, seeds: Sequence[int], device: str = "auto", parallel: int = 0, on: str = HERE
+        self, seeds: Sequence[int], device: str, parallel: int, on: str
     ) -> tuple[list[Plan | TimingJob], list[str]]:
         """A plan for the missing seeds of each row, and a sentence for each run that cannot be read.
 

@@ -17,27 +17,28 @@ from ..settings import PaperResult, Settings, recipe, resolve
 TABLES: dict[str, Any] = tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
 ALL = "all"
 NOT_RUN = "not run"
-PAPER_PLACES = {"bwt": 2}  # where they differ from ours: two digits of BWT hide most differences
 
 ResultKey = tuple[str, str, str]  # benchmark, method, digest of the settings
 Results = Mapping[ResultKey, Mapping[int, RunResult]]  # the results of each seed
 
 
-class Figure(NamedTuple):
-    """A column of tables: how to get it from a result, and its factor and decimal places."""
+class Quantity(NamedTuple):
+    """A column of the paper's tables: its heading in reports, how to get it from a result, and how to print it."""
 
+    heading: str  # empty for a column that reports leave out
     of: Callable[[RunResult], float | None]
     scale: float
     places: int
+    paper_places: int
 
 
-FIGURES = {  # the paper gives ACC and capacity in per cent; memory is in MB
-    "acc": Figure(lambda run: run.acc, 100.0, 2),
-    "bwt": Figure(lambda run: run.bwt, 1.0, 3),
-    "seconds": Figure(lambda run: sum(run.seconds.values()), 1.0, 0),
-    "capacity": Figure(lambda run: run.capacity, 100.0, 0),
-    "memory": Figure(lambda run: run.memory_bytes, 1e-6, 2),
-    "validation": Figure(lambda run: run.validation_acc, 100.0, 2),
+QUANTITIES = {  # by the names in tables.toml
+    "acc": Quantity("ACC %", lambda run: run.acc, 100.0, 2, 2),
+    "bwt": Quantity("BWT", lambda run: run.bwt, 1.0, 3, 2),  # the paper prints two digits, which hide most differences
+    "seconds": Quantity("", lambda run: sum(run.seconds.values()), 1.0, 0, 0),  # reports have a table of times
+    "capacity": Quantity("capacity %", lambda run: run.capacity, 100.0, 0, 0),
+    "memory": Quantity("memory, MB", lambda run: run.memory_bytes, 1e-6, 2, 2),
+    "validation": Quantity("", lambda run: run.validation_acc, 100.0, 2, 2),
 }
 
 
@@ -68,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper; `columns` are keys of `FIGURES`."""
+    """A table of the paper; `columns` are keys of `QUANTITIES`."""
 
     name: str
     title: str
@@ -77,17 +78,17 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One row's figures, ours and the paper's, in the paper's units. `seeds` is empty if nothing was run."""
+class FilledRow:
+    """A row with its quantities, ours and the paper's, in the paper's units. `seeds` is empty if nothing was run."""
 
     row: Row
     seeds: tuple[int, ...]
     ours: Mapping[str, Spread]
     paper: Mapping[str, Spread]
 
-    def difference(self, figure: str) -> float | None:
+    def difference(self, quantity: str) -> float | None:
         """Our mean minus the paper's; None if either is missing."""
-        ours, paper = self.ours[figure].mean, self.paper[figure].mean
+        ours, paper = self.ours[quantity].mean, self.paper[quantity].mean
         return None if ours is None or paper is None else ours - paper
 
 
@@ -101,7 +102,7 @@ def load_table(name: str) -> Table:
 
 
 def select_tables(name: str, methods: Sequence[str] = (), benchmarks: Sequence[str] = ()) -> list[Table]:
-    """One table, or for `all` those that search no setting; with only the rows of these methods and benchmarks, if any."""
+    """Returns one table, or for `all` those that search no setting, with the rows of these methods and benchmarks if given."""
     names = [each for each in TABLES if not TABLES[each].get("search")] if name == ALL else [name]
     tables = chosen = [load_table(each) for each in names]
     for kind, wanted in (("method", methods), ("benchmark", benchmarks)):
@@ -114,32 +115,32 @@ def select_tables(name: str, methods: Sequence[str] = (), benchmarks: Sequence[s
     return [table for table in chosen if table.rows]
 
 
-def compare(table: Table, results: Results) -> list[Comparison]:
-    """Every row of the table with the results of its runs."""
-    compared = []
+def fill(table: Table, results: Results) -> list[FilledRow]:
+    """Returns every row of the table with the results of its runs."""
+    filled = []
     for row in table.rows:
         found = results.get(row.key, {}) if row.runnable else {}
         runs = [found[seed] for seed in sorted(found)]
-        ours = {name: Spread.of([each.of(run) for run in runs], each.scale) for name, each in FIGURES.items()}
+        ours = {name: Spread.of([each.of(run) for run in runs], each.scale) for name, each in QUANTITIES.items()}
         paper = {
-            name: Spread(getattr(row.paper, name, None), getattr(row.paper, f"{name}_sd", None)) for name in FIGURES
+            name: Spread(getattr(row.paper, name, None), getattr(row.paper, f"{name}_sd", None)) for name in QUANTITIES
         }
-        compared.append(Comparison(row, tuple(sorted(found)), ours, paper))
-    return compared
+        filled.append(FilledRow(row, tuple(sorted(found)), ours, paper))
+    return filled
 
 
 def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
-    """The table as text cells: ours, the paper's and, except for seconds on other machines, the difference."""
+    """Returns the table as text cells: ours, the paper's and, except for seconds on other machines, the difference."""
     lines = []
-    for found in compare(table, results):
-        line = {name: getattr(found.row, name) for name in ("benchmark", "method", "variant")}
-        line["seeds"] = str(len(found.seeds))
+    for filled in fill(table, results):
+        line = {name: getattr(filled.row, name) for name in ("benchmark", "method", "variant")}
+        line["seeds"] = str(len(filled.seeds))
         for column in table.columns:
-            places = FIGURES[column].places
-            line[column] = found.ours[column].text(places) if found.seeds else NOT_RUN
-            line[f"{column} (paper)"] = found.paper[column].text(PAPER_PLACES.get(column, places))
+            quantity = QUANTITIES[column]
+            line[column] = filled.ours[column].text(quantity.places) if filled.seeds else NOT_RUN
+            line[f"{column} (paper)"] = filled.paper[column].text(quantity.paper_places)
             if column != "seconds":
-                line[f"{column} (difference)"] = Spread(found.difference(column)).text(places, "+")
+                line[f"{column} (difference)"] = Spread(filled.difference(column)).text(quantity.places, "+")
         lines.append(line)
     return lines
 

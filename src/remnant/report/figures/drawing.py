@@ -29,8 +29,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
 REFERENCE: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 3))}  # for a line that marks a value
-LEGEND_ROWS, ROW_HEIGHT = 2, 0.21  # a figure has room for two rows, and grows by so many inches for each other one
-FONTS = "'DejaVu Sans', Verdana, sans-serif"  # Verdana is as wide, and other fonts are narrower: nothing runs over
+LEGEND_ROWS, ROW_HEIGHT = 2, 0.21  # a figure has room for two rows, and each further one adds so many inches
+FONTS = "'DejaVu Sans', Verdana, sans-serif"  # Verdana is as wide, and other fonts are narrower: no text overflows
 STYLE = (
     f"<style>.figure{{color:{INK}}}.figure *{{stroke-linejoin:round;stroke-linecap:butt}}"
     f"@media(prefers-color-scheme:dark){{.figure{{color:{DARK_INK}}}}}</style>"
@@ -63,7 +63,7 @@ class Drawing:
             # `savefig` would draw each of them twice, which takes twice the time.
             svg: Any = FigureCanvasSVG(figure)
             svg.print_svg(vector, metadata={"Date": None, "Creator": None})
-            figure.set_layout_engine("none")  # the layout is done: the others need not repeat it
+            figure.set_layout_engine("none")  # PDF and PNG need not repeat the layout
             figure.set_facecolor("white")
             pdf: Any = FigureCanvasPdf(figure)
             pdf.print_pdf(paper, metadata={"CreationDate": None, "Creator": None, "Producer": None})
@@ -99,13 +99,13 @@ class Drawing:
 
 
 def digest_of(svg: str) -> str:
-    """The digest of the data from which a figure's file was drawn."""
+    """Returns the digest in a figure's file: the digest of the data that it was drawn from."""
     found = re.search(r'data-digest="([0-9a-f]+)"', svg)
     return found[1] if found else ""
 
 
 def look(number: int) -> dict[str, Any]:
-    """The look of a line, as matplotlib's options. The first 77 differ in colour or marker."""
+    """Returns the look of a line as matplotlib's options. The first 77 looks differ in colour or marker."""
     return {"color": COLOURS[number % 7], "marker": MARKERS[number % 11], "linestyle": DASHES[number // 7 % 4]}
 
 
@@ -122,7 +122,7 @@ def canvas(width: float = 4.8, height: float = 3.5, **options: Any) -> tuple[Fig
 
 
 def finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ticks: int | None = None) -> Figure:
-    """Names the axes, and puts a legend under the plot. `ticks` is their largest number; without it, all are whole."""
+    """Names the axes, and puts a legend under the plot. `ticks` limits the x-axis ticks; without it they are whole numbers."""
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(ticks) if ticks else MaxNLocator(integer=True))
     handles, labels = axes.get_legend_handles_labels()

@@ -50,7 +50,7 @@ def _footnote(variants: Iterable[Variant]) -> str:
 
 
 def families(collection: Collection, benchmark: str) -> Iterator[tuple[str, list[Variant]]]:
-    """The methods that share a figure, and its name. Where there are many, GPM's successors have a figure beside GPM."""
+    """Yields the name of each figure and its methods. If there are many, GPM's successors share a second figure with GPM."""
     mains = collection.mains(benchmark)
     successors = {row.method for row in paper_table("successors").rows} if len(mains) > READABLE else set()
     yield slug(benchmark), [v for v in mains.values() if v.method == "gpm" or v.method not in successors]
@@ -217,7 +217,7 @@ def _annotate(axes: Any, y: int, value: float, paper: float | None) -> None:
         axes.annotate(f"{_short(value)}, paper {_short(paper)}", (paper, y), **{**text, "xytext": (9, 0)})
     elif value:
         axes.annotate(_short(value), (value, y), **text)
-    else:  # at the axis: a logarithmic one has no zero
+    else:  # at the edge of the axes, because a logarithmic axis has no zero
         axes.annotate("keeps nothing", (0, y), xycoords=("axes fraction", "data"), **text)
 
 
