@@ -22,7 +22,7 @@ err = Console(stderr=True)
 
 
 def print_text(text: str | Text, console: Console = out, **options: Any) -> None:
-    """Prints text as it is: no markup, no emoji, no colours for numbers, no line breaks."""
+    """Prints text as it is, without markup, emoji, colours for numbers and line breaks."""
     console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False, **options)
 
 
@@ -30,6 +30,10 @@ def print_error(text: str, label: str = "Error", colour: str = "red") -> None:
     """Prints a coloured label and a sentence to standard error."""
     err.print(f"{label}:", style=colour, end=" ")
     print_text(_shortened(text), err)
+
+
+def print_note(text: str, label: str = "Note") -> None:
+    print_error(text, label, "yellow")
 
 
 def print_rows(
@@ -60,7 +64,7 @@ def print_rows(
 
 
 def print_failure(error: Exception, name: str = "") -> None:
-    """Prints an error of the work called `name`, whichever it is, so that other work can go ahead."""
+    """Prints any error of the work called `name`, so that other work can continue."""
     if isinstance(error, UserError | OSError):
         print_error(f"{name}: {error}" if name else str(error))
     else:  # a bug, most likely in the user's own method: its author needs the traceback
@@ -68,7 +72,7 @@ def print_failure(error: Exception, name: str = "") -> None:
 
 
 def _shortened(text: str) -> str:
-    """The text with names of thousands of letters cut short."""
+    """Cuts words of hundreds of letters short."""
     return re.sub(r"(\S{150})\S{50,}", r"\1…", text)
 
 

@@ -7,7 +7,7 @@ from typer import Abort, Argument, Exit, Option, confirm
 
 from remnant.errors import UserError, did_you_mean
 
-from .app import app, err, print_error, print_text
+from .app import app, err, print_note, print_text
 from .runs import for_each
 
 RESUMES = " (remnant resume would continue them.)"
@@ -29,7 +29,7 @@ def clean(
         raise UserError(f"--only {only}: there is no such kind of run. {did_you_mean(only, KINDS)}")
     unwanted, left = find_unwanted(folder)
     for sentence in left:
-        print_error(f"{sentence}.", "Left alone", "yellow")
+        print_note(f"{sentence}.", "Left alone")
     kinds = {kind: [run for run in unwanted if run.kind == kind] for kind in KINDS if only in ("", kind)}
     if not any(kinds.values()):
         print_text(f"Nothing to clean in {folder}.")

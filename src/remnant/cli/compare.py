@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from remnant.errors import UserError
 
-from .app import app, err, print_error, print_rows, print_text
+from .app import app, err, print_error, print_note, print_rows, print_text
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
@@ -91,7 +91,7 @@ def print_report(content: "Content", output: Path) -> None:
     """Names damaged runs, and counts what the report shows."""
     reading, unfinished = content.collection.reading, len(content.unfinished)
     for path, problem in reading.damaged:
-        print_error(f"{path}: {problem}", "Left out", "yellow")
+        print_note(f"{path}: {problem}", "Left out")
     finished = len(reading.runs) - unfinished
     runs = f"{finished} finished run{'s' * (finished != 1)}" + (f", {unfinished} unfinished" if unfinished else "")
     print_text(f"{output / 'index.html'}: {runs}, {len(content.grids)} tables, {len(content.drawings)} figures")
@@ -101,26 +101,26 @@ def print_left_out(compared: "Compared") -> None:
     """Names what the table leaves out, on standard error."""
     reading = compared.reading
     for path, problem in reading.damaged:
-        print_error(f"{path}: {problem}", "Left out", "yellow")
+        print_note(f"{path}: {problem}", "Left out")
     for remark in reading.remarks:
-        print_error(remark, "Note", "yellow")
+        print_note(remark)
     if unfinished := sum(run.result is None for run in reading.runs):
         runs = f"{unfinished} unfinished run{'s' * (unfinished > 1)}"
-        print_error(f"{runs}; remnant resume continues {'them' if unfinished > 1 else 'it'}.", "Left out", "yellow")
+        print_note(f"{runs}; remnant resume continues {'them' if unfinished > 1 else 'it'}.", "Left out")
 
 
 def print_comparison(compared: "Compared") -> None:
     from remnant.report import comparison_rows
 
-    for place, comparison in enumerate(compared.comparisons):
+    for index, comparison in enumerate(compared.comparisons):
         title, rows, remarks = comparison_rows(comparison)
-        print_rows(f"\n{title}" if place else title, rows, ("method", "settings"))
+        print_rows(f"\n{title}" if index else title, rows, ("method", "settings"))
         for remark in remarks:
             print_text(remark, style="dim")
 
 
-def run_several(plans: Sequence["Plan"], quiet: bool, log: str = "") -> bool:
-    """Runs the plans of several methods, whether or not one fails, and prints one table. Returns whether none failed."""
+def run_several(plans: Sequence["Plan"], quiet: bool, log: str) -> bool:
+    """Runs the plans of several methods, even if one fails, and prints one table. Returns whether all succeeded."""
     from remnant.experiments.execute import finished_runs
     from remnant.report import compare_runs
 

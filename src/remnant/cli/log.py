@@ -1,4 +1,4 @@
-"""`--log`: a watcher that passes the progress of each seed on to a logger."""
+"""`--log`: a watcher that passes the progress of each seed to a logger."""
 
 import math
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from remnant.experiments.execute import Plan, Progress, Watcher
 from remnant.experiments.runs import RunFolder
 from remnant.lazy import import_extra
 
-from .app import print_error
+from .app import print_note
 from .loggers import LOGGERS, Logger
 
 
 @contextmanager
 def log_to(name: str, plan: Plan, quiet: bool) -> Iterator[Watcher]:
-    """Gives a watcher that logs each seed of a plan. An error of a logger ends the logging, and not the run."""
+    """Yields a watcher that logs each seed of a plan. An error of a logger ends the logging but not the run."""
     if name not in LOGGERS:
         raise UserError(f"--log {name}: there is no such logger. Choose from: {', '.join(LOGGERS)}.")
     logger, module = LOGGERS[name]
@@ -36,7 +36,7 @@ def log_to(name: str, plan: Plan, quiet: bool) -> Iterator[Watcher]:
                 logs.pop(seed).close(finished=True)
         except Exception as error:  # of another library, or of its server
             working = False
-            print_error(f"--log {name} stopped: {type(error).__name__}: {error}. The run continues.", "Note", "yellow")
+            print_note(f"--log {name} stopped: {type(error).__name__}: {error}. The run continues.")
 
     try:
         yield watch
@@ -47,7 +47,7 @@ def log_to(name: str, plan: Plan, quiet: bool) -> Iterator[Watcher]:
 
 
 def _numbers(progress: Progress) -> Iterator[tuple[str, int, dict[str, float]]]:
-    """The axis, the step on it, and the numbers that belong there."""
+    """Yields an axis, a step on it and the numbers of this step."""
     if (epoch := progress.epoch) is not None:
         values = {name: getattr(epoch, name) for name in ("loss", "valid_loss", "valid_accuracy", "lr")}
         step = progress.task * epoch.epochs + epoch.epoch

@@ -78,7 +78,7 @@ class MLflow:
         experiment = found.experiment_id if found else self._client.create_experiment(name)
         create = self._client.create_run
         self._run = _kept_id(folder, "mlflow", lambda: create(experiment, run_name=_title(folder)).info.run_id)
-        self._client.update_run(self._run, status="RUNNING")  # it has failed, if the run was interrupted
+        self._client.update_run(self._run, status="RUNNING")  # a run that was interrupted is marked as failed
         for key, value in _settings(folder).items():
             self._client.log_param(self._run, key, value)
 
@@ -97,7 +97,7 @@ LOGGERS: dict[str, tuple[type[Logger], str]] = {  # each with the module that it
 
 
 def _kept_id(folder: RunFolder, logger: str, make: Callable[[], str]) -> str:
-    """The id of the log that this run began earlier, or a new one, which stays in the run folder for a resumed run."""
+    """Returns the id of the log that this run began earlier, or a new id, which the run folder keeps for a resumed run."""
     file = folder.path / f"{logger}.id"
     if not file.is_file():
         write(file, make().encode())

@@ -12,7 +12,7 @@ from typer import Argument, Exit, Option, confirm
 
 from remnant.errors import UserError
 
-from .app import app, err, print_error, print_failure, print_rows, print_text
+from .app import app, err, print_error, print_failure, print_note, print_rows, print_text
 
 if TYPE_CHECKING:
     from remnant.experiments.execute import Plan
@@ -124,14 +124,14 @@ def run(benchmark: Benchmark, method: Methods, options: RunOptions) -> None:
     from .progress import run_plans
 
     changes = options.set or []
-    one_file = Path(method.rpartition(":")[0]).expanduser().is_file()  # whose path may have a comma in it
+    one_file = Path(method.rpartition(":")[0]).expanduser().is_file()  # its path may contain a comma
     plans = []
     for name in [method] if one_file else dict.fromkeys(map(str.strip, method.split(","))):
         settings = resolve(benchmark, name, changes, options.protocol)
         by_hand = {change.partition("=")[0].partition(".")[0] for change in changes}
         if settings.optimizer and "optimizer" in by_hand and "lr" not in by_hand:
             chosen = f"{settings.optimizer['name']} uses lr={settings.options['lr']:g}, which was chosen for another optimizer"
-            print_error(f"{chosen}. Change it with --set lr=…", "Note", "yellow")
+            print_note(f"{chosen}. Change it with --set lr=…")
         plans.append(options.plan(settings))
     if len(plans) > 1:
         complete = run_several(plans, options.quiet, options.log)
@@ -172,7 +172,7 @@ def resume(
         runs = sum(len(plan.seeds) for plan in plans)
         print_text(f"Resuming {runs} run{'s' * (runs > 1)} in {path}.", err)
     named: dict[str, Plan] = {}
-    for plan in plans:  # several may have the same settings, in different folders or with different options
+    for plan in plans:  # plans in different folders or with different options may have the same settings
         name = f"{plan.settings.benchmark} {plan.settings.method} {plan.settings.digest}"
         named[f"{name} ({len(named) + 1})" if name in named else name] = plan
     complete = not plans or run_plans(f"Runs in {path}", named, quiet, log)
@@ -224,7 +224,7 @@ def sweep(
     complete = run_plans(f"{benchmark} · {method}", plans, options.quiet, options.log, results=False)
     print_rows(f"{benchmark} · {method}", sweep_rows(plans))
     for sentence in without_drift(plans.values()):
-        print_error(sentence, "Note", "yellow")
+        print_note(sentence)
     raise Exit(int(not complete))
 
 
@@ -240,7 +240,7 @@ def demo() -> None:
 
 
 def for_each(work: Sequence[Any], do: Callable[[Any], object]) -> bool:
-    """Does each piece of work, whether or not an earlier one failed. Returns whether all succeeded."""
+    """Does each piece of work, even if an earlier one failed. Returns whether all succeeded."""
     complete = True
     for piece in work:
         try:

@@ -12,10 +12,8 @@ from .progress import run_plans
 SHOWN = 10
 
 
-def run_search(
-    trials: int, over: Sequence[str], plan: Callable[[Sequence[str]], Plan], quiet: bool, log: str = ""
-) -> None:
-    """Runs a search to `trials` trials. Prints the best by validation accuracy, and the test accuracy of the best alone."""
+def run_search(trials: int, over: Sequence[str], plan: Callable[[Sequence[str]], Plan], quiet: bool, log: str) -> None:
+    """Runs a search up to `trials` trials. Prints the best ones by validation accuracy, and the best one's test accuracy."""
     search, first = Search(over, plan), plan([])
     title = f"{first.settings.benchmark} · {first.settings.method}"
     for plans in search.rounds(trials):
