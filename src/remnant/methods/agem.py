@@ -42,5 +42,5 @@ class AGEM(Episodic):
 def without_conflict(gradient: Tensor, reference: Tensor) -> Tensor:
     """g − (min(gᵀr, 0)/rᵀr)·r: a clamp replaces the paper's `if`, so that the step stays on the device."""
     product, square = torch.linalg.vecdot(torch.stack([gradient, reference]), reference)
-    tiny = torch.finfo(square.dtype).tiny  # a reference of zero conflicts with nothing
+    tiny = torch.finfo(square.dtype).tiny  # a zero reference conflicts with nothing
     return gradient.addcmul(product.clamp(max=0) / square.clamp(min=tiny), reference, value=-1)

@@ -1,4 +1,4 @@
-"""Additive parameter decomposition, APD (Yoon et al., 2020): a task's weights are shared ones, scaled, plus few of its own."""
+"""Additive parameter decomposition, APD (Yoon et al., 2020): a task's weights are scaled shared ones plus a sparse part."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
@@ -21,7 +21,7 @@ Price = Annotated[float, number(0, 1e6)]
 
 @dataclass(frozen=True)
 class Decomposed:
-    """One tensor of the network in all its parts. Those of the tasks have one row per task."""
+    """One tensor of the network in all its parts. The tasks' parts have one row per task."""
 
     shared: nn.Parameter  # W
     tau: Tensor
@@ -191,9 +191,9 @@ def pruned(tau: Tensor, smallest: float) -> Tensor:
 
 
 def regrouped(tau: Tensor, group: Tensor, groups: int, group_range: float) -> int:
-    """Groups the tasks by their τ, and moves what is alike within a group from `tau` to `group`.
+    """Groups the tasks by their τ, and moves entries that are alike within a group from `tau` to `group`.
 
-    Returns how many numbers the groups hold that are not zero.
+    Returns the number of nonzero entries that the groups hold.
     """
     tau += group  # dissolves the old groups
     group.zero_()

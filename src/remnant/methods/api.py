@@ -25,8 +25,8 @@ class API(LookAhead):
     Before a task, the share ‖projected g‖/‖g‖ of the gradient on `measure_samples` examples is measured in each layer. Where
     it is below `aim`, B gets ⌊`widen`·(aim − share) + ½⌋ more rows, at most `room` in all: they start as the strongest
     directions of the task's inputs (of a convolution, of its channels), train with the task, and stay as they are afterwards.
-    A task uses the rows of B up to its own, so test examples need their task, also where all tasks share a head. The layers
-    that may get them are given by patterns (`layers`).
+    A task uses the rows of B up to its own, so test examples need their task, even if all tasks share a head. The patterns
+    `layers` select the layers that may get rows.
 
     The paper's code first trains the new head for five epochs. Its memory stores the complement of what fills more than half
     of a layer (DualGPM), as every memory here does.
@@ -70,7 +70,7 @@ class API(LookAhead):
         self.refresh()
 
     def widened(self, name: str, x: Tensor) -> Tensor:
-        """Returns [x | B·x], with the rows of B that the task at hand uses, and 0 for the others."""
+        """Returns [x | B·x] with the rows of B that the current task uses, and 0 for the others."""
         width = self.width(name, self.viewed)
         B = F.pad(self.rows[name][:width], (0, 0, 0, self.room - width))
         if isinstance(self.modules[name], nn.Linear):
@@ -83,8 +83,7 @@ class API(LookAhead):
 
     def start(self, task: int) -> None:
         self.viewed = self.task = task
-        known = len(self.memory) and self.tasks
-        shares, directions = self.measured(task) if known else ({}, {})
+        shares, directions = self.measured(task) if len(self.memory) and self.tasks else ({}, {})
         for name, widths in self.widths.items():
             done = widths[-1] if widths else 0
             wanted = floor(self.widen * (self.aim - shares.get(name, 1.0)) + 0.5)
@@ -123,7 +122,7 @@ class API(LookAhead):
         return vectors.flip(1).mT.to(B)
 
     def gradients(self, loss: Tensor) -> dict[Tensor, Tensor]:
-        """The rows of B that earlier tasks use do not move."""
+        """Holds the rows of B that earlier tasks use."""
         gradients = super().gradients(loss)
         for name, B in self.rows.items():
             done = self.width(name, self.task - 1) if self.task else 0

@@ -18,15 +18,15 @@ from .parts.scaled import ScaledLayer, Scaling
 
 
 class CodeCL(OwnScales):
-    """Steps along ∇W·(I − C), where the conceptor C = R·(R + a⁻²·I)⁻¹ of each layer is joined with that of every task by "or".
+    """Steps along ∇W·(I − C), where C joins the conceptors C_t = R·(R + a⁻²·I)⁻¹ of all earlier tasks by "or".
 
-    R is the mean of x·xᵀ over the inputs of random `samples` of the task, and a the `aperture`, raised until
-    ‖X·C‖ ≥ `threshold`·‖X‖. Eigenvalues of C below `floor` are set to 0. C is kept as its eigenvectors and eigenvalues.
+    R is the mean of x·xᵀ over the inputs of random `samples` of a task, and a the `aperture`, raised until
+    ‖X·C_t‖ ≥ `threshold`·‖X‖. Eigenvalues of C below `floor` are set to 0. C is kept as its eigenvectors and eigenvalues.
 
-    Before a task, its inputs give a conceptor C_t. In layers with more than `free` inputs where tr(C and C_t) > `alike`·tr C,
-    the `free` strongest directions U of "C and C_t" are freed: the task computes with W + W·U·(A − I)·Uᵀ and trains its own A,
-    which starts at I. U and A belong to the task and count as capacity. Nothing holds W·U beyond C, so what a task has freed
-    may still change a little. `random_start` repeats a fault of the public code, where A starts as a random matrix.
+    Before task t, its inputs give C_t. In layers with more than `free` inputs where tr(C and C_t) > `alike`·tr C, the `free`
+    strongest directions U of "C and C_t" are freed: the task computes with W + W·U·(A − I)·Uᵀ and trains its own A, which
+    starts at I. U and A belong to the task and count as capacity. Only C holds W·U, so what a task has freed may still change
+    a little. `random_start` repeats a fault of the public code, where A starts as a random matrix.
     """
 
     name = "code-cl"
@@ -105,7 +105,7 @@ class CodeCL(OwnScales):
         return found
 
     def projected(self, loss: Callable[[], Tensor], rows: int) -> tuple[Tensor, dict[Tensor, Tensor]]:
-        """Projects whole gradients: those through W·U do not pass the layers' inputs."""
+        """Projects whole gradients, because gradients through W·U do not pass the layers' inputs."""
         value = loss()
         return value.detach(), self.projector.project(self.gradients(value))
 

@@ -23,7 +23,7 @@ class Flat(GradientProjection):
 
     L = loss(x, y) + w·loss(x̃, ỹ), where x̃ = s·x + (1 − s)·x' mixes two examples (`mixed`), w is `mixup_weight`, and each s is
     drawn from Beta(a, a) with a = `beta`. Uphill means that all weights move by ρ·∇L/‖∇L‖ and the shares s of a batch by
-    ρ·∇ₛL/‖∇ₛL‖ within [0, 1]; ρ is the `radius`. With w = ρ = 0, the steps are those of the method that it extends.
+    ρ·∇ₛL/‖∇ₛL‖ within [0, 1]; ρ is the `radius`. With w = ρ = 0, the method takes the steps of the one that it extends.
 
     `labels_swapped` repeats a fault of the public code, which mixes labels the other way round than examples.
     """

@@ -19,7 +19,7 @@ SLEEP_BATCH = 100
 
 
 class Memory(nn.Module):
-    """A generator and a solver that can name what the generator makes."""
+    """A generator, and a solver that labels what it generates."""
 
     def __init__(self, generator: VAE, solver: Network) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class Memory(nn.Module):
 class DGDMN(Generative):
     """Each task trains a fresh memory in one of `slots`. When all are full, sleep teaches their tasks to the long-term memory.
 
-    Sleep replays `samples` inputs for every task so far, those of the slots from their own generators and the earlier ones
-    from the long-term generator, each labelled by the solver beside it. The long-term generator and solver, which is the
-    network, learn from them with Adam for `sleep` epochs, and the slots are free again.
+    Sleep replays `samples` inputs for every task so far: tasks in slots from the slot's generator, earlier tasks from the
+    long-term generator. The solver of the same memory labels them. The long-term generator and solver (which is the network)
+    learn from them with Adam for `sleep` epochs, and the slots are free again.
 
-    With one head, the memory that rebuilds an example best answers for it; with a head per task, the one that has the task.
+    With one head, the memory that rebuilds an example best answers; with a head per task, the memory that holds the task.
     The paper gives no constants. A generator is a `VAE` with `hidden`, `latent` and `variance`, and learns at `memory_lr`. The
     solver in a slot learns at `lr`.
     """
@@ -78,7 +78,7 @@ class DGDMN(Generative):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those of the solver in the task's slot, without the heads of other tasks."""
+        """The parameters of the solver in the task's slot, without the heads of other tasks."""
         solver = self.memory_of(self.task).solver
         return trainable(solver, *(set(solver.heads) - {solver.head_of(self.task)} if solver.multi_head else ()))
 
@@ -119,7 +119,7 @@ class DGDMN(Generative):
         return torch.cat(inputs), torch.cat(labels)
 
     def consolidate(self, x: Tensor, labels: Tensor) -> None:
-        """Sleep: trains the long-term memory on what is replayed."""
+        """Sleep: trains the long-term memory on the replayed examples."""
         optimizer = adam()([*self.generator.parameters(), *super().parameters], self.lr.new_tensor(self.memory_lr))
         initial_state(optimizer)
         self.network.train()

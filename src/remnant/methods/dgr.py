@@ -1,4 +1,4 @@
-"""Deep generative replay (Shin et al., 2017): a generator dreams up inputs of past tasks, and the old solver labels them."""
+"""Deep generative replay (Shin et al., 2017): a generator makes inputs of past tasks, and the old solver labels them."""
 
 from copy import deepcopy
 from typing import Any

@@ -20,9 +20,8 @@ class EWC(Anchored):
 
     λ is the `strength`. λF is cut off at 1/lr (see `Anchored`).
 
-    The gradients of `fisher_batch` examples are averaged before they are squared (see `fisher_diagonal`). 1 is the definition.
-    The public implementation behind the paper's figures uses 20, and leaves dropout on, which enlarges the Fisher; here
-    dropout is off.
+    Gradients of `fisher_batch` examples are averaged before they are squared (see `fisher_diagonal`). 1 is the definition. The
+    public code behind GPM's tables uses 20, and leaves dropout on, which enlarges the Fisher; here dropout is off.
     """
 
     name = "ewc"

@@ -33,8 +33,8 @@ class FSDGPM(Replay, GradientProjection):
     weight for each direction. s starts at `importance_start`, which is nearly hard protection if it is 1, and follows the
     same loss by SGD with momentum and the rate `importance_lr`. The public code loses track of s, so its Λ hardly moves.
 
-    `memory` examples of all tasks are remembered in a reservoir. When a task ends, M is computed from `samples` of them, in
-    place of the old M. All tasks train the heads so far and, with `task_norms="free"`, the norms.
+    A reservoir remembers `memory` examples of all tasks. When a task ends, a new M is computed from `samples` of them and
+    replaces the old one. All tasks train the heads so far and, with `task_norms="free"`, the norms.
     """
 
     name = "fs-dgpm"
@@ -59,7 +59,7 @@ class FSDGPM(Replay, GradientProjection):
         self.clip, self.second_order = clip, second_order
         self.layers = ScaledLayer.among(network, self.memory.subspaces)
         if other := [name for name in self.memory.subspaces if name not in self.layers]:
-            raise ValueError(f"FS-DGPM knows plain linear layers and convolutions, and {other[0]!r} is another layer.")
+            raise ValueError(f"FS-DGPM supports only plain linear layers and convolutions, and not {other[0]!r}.")
         self.keep("buffer", Reservoir(memory, network.example))
         self.keep("importance", {}, counted=False)
         self.keep("velocity", {}, counted=False)

@@ -13,7 +13,7 @@ from .parts.gradients import default_layout, flat, unflat
 from .parts.replay import NO_LABEL, Episodic
 
 CHUNK = 4096  # a GPU sums an inner product over a million entries faster as many short ones
-EVERY_SET = 10  # up to so many variables, all sets of positive variables are tried
+EVERY_SET = 10  # the largest number of variables for which all sets of positive variables are tried
 SETS, ROUNDS = 256, 12  # with more variables: sets tried at once, and how often each is improved
 RIDGE = 1e-12  # relative, far below the accuracy needed: equal constraints then have one solution
 Gamma = Annotated[float, number(0, 100)]
@@ -82,19 +82,20 @@ class GEM(Episodic):
         each = most if self.memory_batch is None else max(2, self.memory_batch // tasks)  # a norm needs two examples
         if each >= most:
             return self.past_x, self.past_labels
-        place = (torch.rand(tasks, each, device=self.device) * self.past_counts).long()
-        row = torch.arange(tasks, device=self.device)[:, None]
-        return self.past_x[row, place], self.past_labels[row, place]
+        examples = (torch.rand(tasks, each, device=self.device) * self.past_counts).long()
+        task = torch.arange(tasks, device=self.device)[:, None]
+        return self.past_x[task, examples], self.past_labels[task, examples]
 
 
 class NonNegativeQuadratic:
     """Minimises ½vᵀPv + qᵀv over v ≥ 0 on the device, with P positive semi-definite and q in its range, both float64.
 
-    P·v = −q holds on the set of positive variables. So many sets are tried as one batch of linear systems, negative results
-    are cut to 0, and the lowest point wins. Up to `EVERY_SET` variables all sets are tried, which is exact. With more, block
-    principal pivoting improves `SETS` sets `ROUNDS` times: a variable enters where the slope Pv + q is negative and leaves
-    where its value is. The first set swaps all of those, the others a fixed random half, so that they do not cycle together.
-    The elimination is written out because a library's solver would report to the host.
+    P·v = −q holds on the set of positive variables. A batch of linear systems tries many candidates for this set at once:
+    negative results are cut to 0, and the lowest point wins. Up to `EVERY_SET` variables all sets are tried, which is exact.
+    With more, block principal pivoting improves `SETS` sets `ROUNDS` times: a variable enters a set if the slope Pv + q is
+    negative there, and leaves it if its value is negative. The first set swaps all such variables, the others a fixed random
+    half, so that they do not cycle together. The elimination is written out because a library's solver would wait for the
+    host.
     """
 
     def __init__(self, variables: int, device: torch.device) -> None:
@@ -139,11 +140,11 @@ class NonNegativeQuadratic:
 def without_conflicts(
     gradient: Tensor, past: Tensor, strength: float, ridge: float, solver: NonNegativeQuadratic
 ) -> Tensor:
-    """Returns g + Gᵀv, or g itself if no row of G conflicts with it."""
+    """Returns g̃ = g + Gᵀv, or g itself if no row of G conflicts with it."""
     products = gram(torch.cat([gradient[None], past]))
     P, q = products[1:, 1:], products[1:, 0]
     P.diagonal().add_(ridge)
-    # With v = γ + u and u ≥ 0 it is the same problem in u, with the slope at v = γ.
+    # With v = γ + u, the same problem in u ≥ 0 has the slope at v = γ in the place of q.
     u = solver.solve(P, q + strength * P.sum(1))
     v = ((u + strength) * (q < 0).any()).to(past.dtype)
     return torch.addmv(gradient, past.T, v)

@@ -15,7 +15,7 @@ from .parts.gradients import TINY, clipped
 from .parts.partial import PartlyFrozen, masked, of_columns, of_rows
 
 EMBEDDING_LIMIT = 6.0  # beyond ±6, σ is flat even at s = 1
-COSH_LIMIT = 50.0  # s·e is cut off here in the compensation, or cosh would overflow
+COSH_LIMIT = 50.0  # s·e is cut off here in the compensation, because cosh would overflow
 GRADIENT_LIMIT = 1e4  # gradients are scaled down to this norm
 Hardness = Annotated[float, number(1, 1e6)]
 Price = Annotated[float, number(0, 1e3)]
@@ -26,9 +26,9 @@ class HAT(PartlyFrozen):
 
     s rises from 1/s_max to s_max in every epoch, and is s_max at test time. a_<t is the largest mask of the earlier tasks. It
     scales steps: a weight's by 1 − min(a_<t of its output unit, a_<t of its input unit), a bias's by 1 − a_<t of its unit.
-    c is the `sparsity`, the price of units that no earlier task has used. Norms belong to the first task. The network says
-    where its units are (`Network.wiring`): at the output of their layer or norm, or after ReLU, dropout and pooling, which let
-    a mask through.
+    c is the `sparsity`, the price of units that no earlier task has used. Norms belong to the first task. `Network.wiring`
+    gives the module at whose output units are masked: their layer or norm, or ReLU, dropout or pooling after it, because
+    these let a mask through.
     """
 
     name = "hat"

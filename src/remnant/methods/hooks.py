@@ -19,7 +19,7 @@ def check_hooks(method: type) -> None:
     """Refuses hooks that the training loop could not call."""
     for name, arguments in HOOKS.items():
         hook = getattr(method, name)
-        if not isfunction(hook):  # a class method, or made by a decorator of its own kind
+        if not isfunction(hook):  # such as a class method, or what some decorators return
             continue
         form = signature(hook)
         try:

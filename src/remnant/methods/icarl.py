@@ -36,7 +36,7 @@ class ICaRL(Replay):
     x: Tensor
     labels: Tensor  # numbered through all heads
     outputs: Tensor  # q: probabilities of the classes of the exemplar's task, 0 for all others
-    counts: list[int]  # exemplars per class; an exemplar's row is its place in the order of choice
+    counts: list[int]  # exemplars per class, whose rows are in the order in which they were chosen
     means: list[Tensor]  # one row per class, one tensor per task
 
     def __init__(
@@ -63,9 +63,9 @@ class ICaRL(Replay):
 
     def drift(self) -> Tensor:
         """KL(q, p), the mean over one random exemplar of every class."""
-        place = self.first_rows + (torch.rand(len(self.sizes), device=self.device) * self.sizes).long()
-        q, labels = self.outputs[place], self.labels[place]
-        log_p = self.mixed.scores(self.x[place], labels, len(self.means)).log_softmax(1)
+        rows = self.first_rows + (torch.rand(len(self.sizes), device=self.device) * self.sizes).long()
+        q, labels = self.outputs[rows], self.labels[rows]
+        log_p = self.mixed.scores(self.x[rows], labels, len(self.means)).log_softmax(1)
         return F.kl_div(log_p.masked_fill(q == 0, 0), q, reduction="batchmean")
 
     logits_recordable = True
@@ -82,10 +82,10 @@ class ICaRL(Replay):
         self.network.eval()
         classes = self.network.classes
         share = max(1, self.memory // sum(classes[: task + 1]))
-        order = torch.randperm(len(train), device=self.device)  # no batch consists of one class
+        order = torch.randperm(len(train), device=self.device)  # so that batches mix the classes
         outputs = torch.cat([self.network(train.x[rows], task) for rows in order.split(ROWS)])
-        places = [(train.y[order] == c).nonzero().flatten() for c in range(classes[task])]
-        chosen = [order[own[herded(outputs[own], share)]] for own in places]
+        by_class = [(train.y[order] == c).nonzero().flatten() for c in range(classes[task])]
+        chosen = [order[rows[herded(outputs[rows], share)]] for rows in by_class]
 
         def with_new(old: Tensor, new: Tensor) -> Tensor:
             return torch.cat([*(part[:share] for part in old.split(self.counts)), *(new[rows] for rows in chosen)])
@@ -97,7 +97,7 @@ class ICaRL(Replay):
         self.refresh()
 
     def _measure(self, tasks: int) -> None:
-        """Computes the outputs of exemplars and the means of classes with the network as it is now."""
+        """Computes the exemplars' outputs and the class means with the current network."""
         classes = self.network.classes
         self.outputs, self.means = self.x.new_zeros(len(self.x), sum(classes[:tasks])), []
         for task in range(tasks):
@@ -114,8 +114,8 @@ def herded(features: Tensor, count: int) -> Tensor:
     """Chooses up to `count` rows, one after another, so that the mean of those chosen is always nearest to the mean of all."""
     mean, total = features.mean(0), features.new_zeros(features.shape[1])
     taken, chosen = features.new_zeros(len(features)), []
-    for place in range(1, min(count, len(features)) + 1):
-        distance = ((total + features) / place - mean).square().sum(1) + taken
+    for size in range(1, min(count, len(features)) + 1):
+        distance = ((total + features) / size - mean).square().sum(1) + taken
         best = distance.argmin(keepdim=True)
         taken[best] = torch.inf
         total = total + features[best[0]]

@@ -1,7 +1,7 @@
-"""MEGA (Guo et al., 2020, "Improved schemes for episodic memory-based lifelong learning"): old and new by their losses.
+"""MEGA (Guo et al., 2020, "Improved schemes for episodic memory-based lifelong learning"): losses weigh old and new tasks.
 
-Both schemes step along a mixture of g, the gradient on the batch, and r, the gradient on a batch from memory, as A-GEM does;
-ℓ and ℓ_r are the losses there. A task that is learnt less well weighs more.
+Both schemes mix g, the gradient on the batch, with r, the gradient on a batch from memory (as in A-GEM). ℓ and ℓ_r are the
+losses of these batches. The batch with the higher loss weighs more.
 """
 
 from typing import Annotated, Any
@@ -30,9 +30,9 @@ class MEGA1(AGEM):
         self.sensitivity = sensitivity
 
     def combined(self, gradient: Tensor, reference: Tensor, loss: Tensor, reference_loss: Tensor) -> Tensor:
-        known = loss <= self.sensitivity
-        weight = torch.where(known, 1, reference_loss / loss.clamp(min=self.sensitivity))
-        return gradient * ~known + weight * reference
+        learnt = loss <= self.sensitivity
+        weight = torch.where(learnt, 1, reference_loss / loss.clamp(min=self.sensitivity))
+        return gradient * ~learnt + weight * reference
 
 
 class MEGA2(AGEM):

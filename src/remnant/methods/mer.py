@@ -20,8 +20,8 @@ class MER(Replay):
 
     A mixed batch holds the arriving examples and `memory_batch` examples from a reservoir, in random order. From θ₀, each
     step follows the gradient of `at_once` of them, so that θ reaches θ_k; then θ ← θ₀ + β(θ_k − θ₀). After the last mixed
-    batch, the same is done with γ over all of them. To first order, this favours weights at which the gradients of different
-    examples agree.
+    batch, γ does the same for the whole way through all of them. To first order, this favours weights at which the gradients
+    of different examples agree.
 
     The paper takes one example at a time, both as they arrive and in a step. Its s is `batches`, its k is the size of a mixed
     batch. Steps cannot run in parallel, so larger batches (`training.batch`, `at_once`) save time in proportion. The arriving

@@ -19,12 +19,12 @@ from .parts.anchor import Strength
 
 
 class AdamNSCL(EWC, GradientProjection):
-    """Each step of the optimizer, for which the recipes choose Adam, loses its part outside of the null space U₂.
+    """Each step of the optimizer (Adam in the recipes) becomes ΔW·U₂·U₂ᵀ: it loses its part outside of the null space U₂.
 
     U₂ are the eigenvectors of Σ_t X_tᵀ·X_t whose eigenvalues are at most `tolerance` times the smallest one, for the inputs
     X_t of random `samples` of each task. The sum is kept, n² numbers for each layer. All tasks train the norms, tied to their
     last values by EWC with `strength`. `normed` repeats the public code, which divides U₂·U₂ᵀ by its norm √(rank of U₂), and
-    so takes smaller steps. The public code also sums the mean inputs of whole batches, and not the inputs.
+    so takes smaller steps. The public code also uses the mean inputs of batches in place of the inputs.
     """
 
     name = "adam-nscl"
@@ -46,7 +46,7 @@ class AdamNSCL(EWC, GradientProjection):
         options: dict[str, Any] = {"samples": samples, "layer_samples": layer_samples, "lr": lr}
         super().__init__(network, strength=strength, task_norms="free", label_smoothing=label_smoothing, **options)
         if grouped := [name for name, each in self.memory.subspaces.items() if isinstance(each, list)]:
-            raise ValueError(f"Adam-NSCL knows no grouped layers, and {grouped[0]!r} is one.")
+            raise ValueError(f"Adam-NSCL does not support grouped layers such as {grouped[0]!r}.")
         self.tolerance, self.normed = tolerance, normed
         self.keep("grams", {}, per_step=False)
         grow_by(self.memory, self.renew)

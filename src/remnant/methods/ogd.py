@@ -14,7 +14,7 @@ from .base import Method
 from .parts.gradients import flat, unflat
 
 BLOCK = 256  # rows of Q that are in float64 at a time
-ROUNDING = 1e-5  # a direction shorter than this, relative to the largest gradient, is float32's rounding of zero
+ROUNDING = 1e-5  # a direction shorter than this, relative to the longest gradient, is float32's rounding of zero
 
 
 class OGD(Method):
@@ -50,7 +50,7 @@ class OGD(Method):
         self.Q = torch.cat([self.Q, orthonormal(rows, self.Q)])
 
     def _logit_gradients(self, x: Tensor, y: Tensor, task: int) -> Tensor:
-        """One row per example. They pass the network as one batch, because norms may use that batch's statistics."""
+        """Returns one row per example. Examples pass the network as one batch, because norms may use its statistics."""
         self.network.eval()
         logits = self.logits(x, task).gather(1, y[:, None])
         return torch.stack([flat(torch.autograd.grad(logit, self.protected, retain_graph=True)) for logit in logits])

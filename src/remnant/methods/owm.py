@@ -24,9 +24,9 @@ class OWM(Method):
     """Steps along ∇W·P, where P shrinks with every batch along the mean of the layer's inputs (see `Projector`).
 
     P is the identity before the first task and is never reset. As in the original, a step updates P with its own batch before
-    it uses P, so within a task, too, less and less is learnt along inputs that were seen. A shared head is a layer like the
+    it uses P, so even within a task less and less is learnt along inputs that were seen. A shared head is a layer like the
     others; heads of single tasks are free. A convolution's mean input is its mean patch over the batch and all positions. The
-    original takes every second patch of the batch's mean image, one after another, and so protects convolutions more.
+    original updates P with every second patch of the batch's mean image, and so protects convolutions more.
 
     α is `alpha_start`·`alpha_decay`ˢ, where s is the fraction of the task's steps that are done; both may differ by layer-name
     pattern. The smaller α, the less remains of a direction that was seen. α scales with the square of the input.
@@ -94,7 +94,7 @@ class Projector:
     """P ← P − k·kᵀ/(α + x̄ᵀ·k) with k = P·x̄: recursive least squares. Starting from I, P is (I + Σ x̄·x̄ᵀ/α)⁻¹.
 
     P is in float64. In float32, after some thousand updates with α falling to 1e-5, P had negative eigenvalues and removed
-    several times too little. A bias is the weight of an input that is always 1 and adds a row and a column to P.
+    several times less than it should. A bias is the weight of an input that is always 1 and adds a row and a column to P.
 
     With `by_rows`, for linear layers, ∇W·P is computed as δᵀ·(X·P): a batch mostly has fewer rows than a layer has outputs.
     """

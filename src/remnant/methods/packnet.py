@@ -11,11 +11,11 @@ from remnant.options import Positive
 
 from .parts.partial import Subnetworks
 
-RETRAINING = 0.1  # the learning rate after pruning, relative to that before
+RETRAINING = 0.1  # the learning rate after pruning, relative to the rate before
 
 
 class PackNet(Subnetworks):
-    """Trains all free weights; in each layer keeps the largest of them and frees the rest, at 0; trains the kept ones again.
+    """Trains all free weights, keeps the largest of each layer, sets the rest to 0 for later tasks, and trains the kept ones.
 
     Of T tasks, task t = 1, …, T keeps 1/(T − t + 1) of the weights that are free in a layer, so that each task gets an equal
     part. The last `retrain` epochs of a task come after pruning, at a tenth of the learning rate. From then on the kept

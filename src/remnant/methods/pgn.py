@@ -20,9 +20,10 @@ from .parts.growing import Growing, resized
 class PGN(Growing):
     """h_t^l = ReLU(W_t·h_t^{l−1} + U_t·ReLU(V_t·[s_j·h_j^{l−1}]_{j<t})) in each layer l of column t, after its first.
 
-    The columns of earlier tasks never change. The first column is the network itself; later ones have a share of its units,
-    `width`. V_t mixes the units of old columns at each position to as many as column t has, and s_j is one number per old
-    column. A head reads the last layer of its column and of all before it, without V and ReLU. Each column has its own norms.
+    The columns of earlier tasks never change. The first column is the network itself; later ones have the share `width` of
+    its units. V_t mixes the units of old columns at each position into as many as column t has, and s_j is one number per
+    old column. A head reads the last layer of its column and of all earlier ones, without V and ReLU. Each column has its
+    own norms.
     """
 
     name = "pgn"
@@ -149,9 +150,9 @@ class Column(nn.Module):
 
 @torch.no_grad()
 def new_weights(like: Tensor, shape: Sequence[int]) -> nn.Parameter:
-    """Weights as a layer would start with that has weights `like`, except that its shape and so its fan-in differ.
+    """Returns initial weights for another shape, from the initial weights `like` of a layer.
 
-    Common initial weights have zero mean and a variance that is inverse to the fan-in.
+    Common initial weights have zero mean and a variance that is inversely proportional to the fan-in.
     """
     spread = sqrt(3 * like.square().mean().item() * prod(like.shape[1:]) / prod(shape[1:]))
     return nn.Parameter(like.new_empty(shape).uniform_(-spread, spread))

@@ -20,10 +20,10 @@ EVALUATION_BATCH = 1000
 class RCL(Widening):
     """Tries several numbers of new units per task, and keeps those with the highest reward R.
 
-    A task's epochs are divided into `trials`. In each, an LSTM draws how many units every layer gains, 0 to `most` (29). Only
-    weights to and from new units and the head are trained, so nothing is forgotten. Then R = validation accuracy −
-    `price`·(new units). The controller takes a step along (R − V)·∇log P(numbers), where V, a linear function of its state,
-    learns to predict R. Epochs left over continue the best trial. The first task trains the network as it is.
+    A task's epochs are divided into `trials`. In each, the controller, an LSTM, draws how many units every layer gains, 0 to
+    `most` (29). Only weights to and from new units and the head are trained, so nothing is forgotten. The reward is
+    R = validation accuracy − `price`·(new units). The controller takes a step along (R − V)·∇log P(numbers), where V, a linear
+    function of its state, learns to predict R. Epochs left over continue the best trial. The first task adds no units.
     """
 
     name = "rcl"
@@ -68,16 +68,16 @@ class RCL(Widening):
         self.free_entries(self.units.seen[task], but=self.units.seen[task] if task > 0 else None)
 
     def _result(self) -> list[Tensor]:
-        """What a trial ends with: weights, and the units that the task sees."""
+        """Returns the result of a trial: the weights, and the units that the task sees."""
         weights = [p.detach() for p in self.units.parameters_for(self.task).values()]
         return [*weights, self.units.seen[self.task]]
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         length = max(1, epochs // self.trials)
-        trial, place = divmod(epoch, length)
+        trial, epoch_of_trial = divmod(epoch, length)
         tries = self.task > 0 and trial < self.trials
-        self.trial_ends, self.is_last = tries and place == length - 1, trial == self.trials - 1
-        if tries and place == 0:
+        self.trial_ends, self.is_last = tries and epoch_of_trial == length - 1, trial == self.trials - 1
+        if tries and epoch_of_trial == 0:
             self.begin_trial()
 
     @torch.no_grad()

@@ -18,9 +18,9 @@ Damping = Annotated[float, number(0, 1000, above=True)]
 class SI(Anchored):
     """SGD on loss + c·Σ Ω(θ − θ*)², where θ* ended the last task. c is the `strength`, ξ the `damping`.
 
-    ω = Σ −∂loss/∂θ·Δθ over a task's steps is the fall of the loss that each weight is credited with. The gradient is that of
-    the loss alone, Δθ the whole step. After the task, Ω gains ω/(Δ² + ξ), where Δ is the weight's way from θ*. Ω is cut off
-    at 0, since a negative one would push a weight away. 2cΩ is cut off at 1/lr (see `Anchored`).
+    ω = Σ −∂loss/∂θ·Δθ over a task's steps credits each weight with its share of the fall of the loss. ∂loss/∂θ leaves the
+    penalty out, and Δθ is the whole step. After the task, Ω ← max(Ω + ω/(Δ² + ξ), 0), where Δ = θ − θ* and a negative Ω would
+    push a weight away from θ*. 2cΩ is cut off at 1/lr (see `Anchored`).
 
     If early stopping goes back to an earlier epoch, ω also holds the steps after it, which are small by then.
     """

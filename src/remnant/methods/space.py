@@ -19,10 +19,10 @@ class SPACE(PartlyFrozen):
     """Task t uses the first k_t filters of each layer, trains those after the first k_{t−1}, and leaves the rest to others.
 
     A task first trains all filters that are not taken. Then C, the covariance of a layer's outputs before its norm and ReLU,
-    is taken over `samples` examples. S = C_nn − C_no·C_oo⁻¹·C_on is what old filters o do not explain of new ones n, and
-    k_t − k_{t−1} is the smallest number of S's principal components that, with what is explained, have the share `threshold`
-    of tr(C_nn). The last `retrain` epochs train with these filters alone. Filters read only those that existed when they were
-    trained, so a task's outputs never change. Norms belong to the first task.
+    is taken over `samples` examples. S = C_nn − C_no·C_oo⁻¹·C_on is the covariance of the new filters n that the old filters o
+    do not explain. k_t − k_{t−1} is the smallest number of principal components of S that, together with what o explain, have
+    the share `threshold` of tr(C_nn). The last `retrain` epochs train with these filters alone. Filters read only filters that
+    existed when they were trained, so a task's outputs never change. Norms belong to the first task.
     """
 
     name = "space"
@@ -73,7 +73,7 @@ class SPACE(PartlyFrozen):
         self.due = epoch >= max(1, epochs - self.retrain)
 
     def order(self, train: Split, batch: int) -> Tensor:
-        if self.due and len(self.widths) == self.task:  # the epoch begins, and the data is at hand
+        if self.due and len(self.widths) == self.task:  # here an epoch begins with access to the data
             self.choose(train)
         return super().order(train, batch)
 

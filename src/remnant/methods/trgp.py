@@ -23,7 +23,7 @@ class TRGP(OwnScales):
 
     Before a task, one gradient g on `trust_samples` examples decides per layer which old tasks j it trusts: at most `most`
     of them, with the largest ‖g·B_j‖ above `trust`·‖g‖. B_j are the fewest directions of the memory that hold the share ε of
-    the energy of task j's inputs. Test examples need their task, which selects the Q_j, also where all tasks share a head.
+    the energy of task j's inputs. Test examples need their task, which selects the Q_j, even if all tasks share a head.
 
     The layers to scale are given by patterns (`scaled`). Four switches, off by default, repeat what the public code does:
     `strongest_unprotected` leaves the strongest new direction of each later task unprotected; `unscaled_inputs` remembers the
@@ -34,7 +34,7 @@ class TRGP(OwnScales):
     name = "trgp"
     trusted: dict[str, Trusted]  # by task
     chosen: dict[str, dict[str, Tensor]]  # task → layer → which directions of the memory are B_j
-    images: dict[str, Tensor]  # layer → W·B of the task at hand
+    images: dict[str, Tensor]  # layer → W·B of the current task
     own: dict[ScaledLayer, Scaling]
 
     def __init__(
@@ -66,8 +66,9 @@ class TRGP(OwnScales):
 
     def start(self, task: int) -> None:
         self.task, self.own = task, {}
-        known = self.chosen and self.tasks
-        self.trusted[str(task)] = self.trusted_tasks(task, self.gradients_on(self.tasks[task].train)) if known else {}
+        self.trusted[str(task)] = {}
+        if self.chosen and self.tasks:
+            self.trusted[str(task)] = self.trusted_tasks(task, self.gradients_on(self.tasks[task].train))
         for layer, tasks in self.trusted[str(task)].items():
             for old in tasks:
                 self.scales.add(scale_name(task, layer, old), len(self.chosen[str(old)][layer]))

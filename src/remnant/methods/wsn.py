@@ -18,9 +18,9 @@ class WSN(Subnetworks):
     """Trains W and scores s together, through weights W ⊙ m. The mask m selects the share c of a layer with the largest |s|.
 
     c is the `density`. m has the gradient of |s| (straight-through). A weight that an earlier task has selected no longer
-    moves, but a later task may select it too. Scores go from task to task. Task t answers with its own mask, so its outputs
-    never change, and test examples need their task, also where all tasks share a head. Biases and norms belong to the first
-    task.
+    moves, but a later task may select it too. A task starts from the scores of the task before it. Task t answers with its own
+    mask, so its outputs never change, and test examples need their task, even if all tasks share a head. Biases and norms
+    belong to the first task.
 
     The capacity counts all weights that some task has selected, all other parameters, and one bit of 32 for each weight and
     task. The paper's capacities are lower, because it counts Huffman codes of the masks, about a fifth of their size.
@@ -54,7 +54,7 @@ class WSN(Subnetworks):
         self.capacity = (self.base_size - free + bits) / self.base_size
 
     def selected(self) -> list[Tensor]:
-        """Returns the masks of the task at hand, which have the gradients of |s|."""
+        """Returns the masks of the current task, which have the gradients of |s|."""
         masks = []
         for scores, count in zip(self.scores, self.counts, strict=True):
             size = scores.abs()
@@ -63,7 +63,7 @@ class WSN(Subnetworks):
         return masks
 
     def masks_of(self, task: int) -> list[Tensor]:
-        if str(task) not in self.masks:  # it is being learnt
+        if str(task) not in self.masks:  # the task is being learnt
             return self.selected()
         parts = unpacked(self.masks[str(task)], sum(self.sizes)).split(self.sizes)
         return [part.view(weight.shape) for part, weight in zip(parts, self.weights.values(), strict=True)]

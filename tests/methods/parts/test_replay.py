@@ -53,7 +53,7 @@ class SlowReservoir:
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 15), min_size=1, max_size=12), st.integers(0, 99))
 def test_a_batch_offered_at_once_is_as_one_by_one(size: int, batches: list[int], seed: int) -> None:
-    """Also where a batch is larger than the memory, and where two of it take the same place: the later stays."""
+    """Even if a batch is larger than the memory, or two of its examples take the same row: the later one stays."""
     fast, slow, first = Reservoir(size, torch.zeros(2)), SlowReservoir(size), 0
     for number, count in enumerate(batches):
         x, labels = numbered(first, count)
@@ -71,14 +71,14 @@ def test_a_batch_offered_at_once_is_as_one_by_one(size: int, batches: list[int],
 
 
 @given(st.integers(1, 12), st.integers(0, 40), st.integers(1, 60))
-def test_no_place_is_written_twice_in_a_batch(size: int, offered: int, batch: int) -> None:
+def test_no_row_is_written_twice_in_a_batch(size: int, offered: int, batch: int) -> None:
     """A GPU would write two in any order, and could leave an example with another's label."""
     reservoir = Reservoir(size, torch.zeros(2))
     reservoir.offered += offered
-    place = reservoir.places(batch)
-    assert int(place.min()) >= 0
-    assert int(place.max()) <= size
-    kept = place[place < size]
+    rows = reservoir.rows_for(batch)
+    assert int(rows.min()) >= 0
+    assert int(rows.max()) <= size
+    kept = rows[rows < size]
     assert len(kept.unique()) == len(kept)
 
 

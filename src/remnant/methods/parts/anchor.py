@@ -17,8 +17,8 @@ class Anchored(Method):
     """SGD on loss + ½·Σ κ(θ − θ*)², where θ* ended the last task and κ = strength·importance, one number per weight.
 
     The sum runs over the parameters that all tasks move (`shared_parameters`). κ is cut off at 1/lr, which pulls a weight
-    back to θ* in one step: beyond, SGD would overshoot θ*, and from 2/lr on diverge. A subclass updates the importance in
-    `finish` and calls `anchor`.
+    back to θ* in one step: with a larger κ, SGD would overshoot θ*, and diverge from 2/lr on. A subclass updates the
+    importance in `finish` and calls `anchor`.
     """
 
     freezes_norms = True

@@ -1,4 +1,4 @@
-"""A generator that makes inputs of past tasks, and what trains it and names what it makes."""
+"""A generator of inputs of past tasks, its training step, and labels for what it generates."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any

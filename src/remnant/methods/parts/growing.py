@@ -1,4 +1,4 @@
-"""What methods that grow a network share: how much it has grown."""
+"""The base of methods that grow a network: it counts how much they have grown."""
 
 from abc import abstractmethod
 from typing import Any
@@ -14,8 +14,8 @@ from ..base import Method
 class Growing(Method):
     """A method whose network grows from task to task. `capacity` and `nbytes` follow from `added`.
 
-    A constructor first calls this one, and then grows the network to its largest size, so that shapes stay the same: captured
-    steps and checkpoints need no others. What a task does not use yet takes no part in its computation.
+    A subclass's constructor calls this one, and then grows the network to its largest size, so that shapes never change, which
+    captured steps and checkpoints need. What a task does not use yet takes no part in its computation.
     """
 
     needs_task = True
@@ -27,7 +27,7 @@ class Growing(Method):
 
     @abstractmethod
     def added(self) -> int:
-        """How many numbers the tasks learnt so far need, more than the network had at first."""
+        """Returns how many numbers the tasks learnt so far have added to the first network."""
 
     def finish(self, task: int, train: Split) -> None:
         self.learnt = task + 1
@@ -43,5 +43,5 @@ class Growing(Method):
 
 
 def resized(norm: _BatchNorm, units: int) -> _BatchNorm:
-    """Returns a new norm like another one, for another number of units."""
+    """Returns a new norm with the options of `norm`, for another number of units."""
     return type(norm)(units, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)

@@ -16,10 +16,10 @@ from .scaled import ScaledLayer, ScaleMatrices, Scaling, adding
 
 
 class OwnScales(LookAhead):
-    """Each task computes with W + W·B·D·Bᵀ and trains its own D beside W. A subclass says which B a task has, in `scalings`.
+    """Each task computes with W + W·B·D·Bᵀ and trains its own D beside W. A subclass gives each task its B, in `scalings`.
 
-    The layers to scale are given by patterns (`scaled`). Test examples need their task, which selects D, also where all tasks
-    share a head.
+    The patterns `scaled` select the layers to scale. Test examples need their task, which selects D, even if all tasks share
+    a head.
     """
 
     def __init__(self, network: Network, *, scaled: Sequence[str] = ("*",), **options: Any) -> None:
@@ -30,7 +30,7 @@ class OwnScales(LookAhead):
 
     @abstractmethod
     def scalings(self, task: int) -> dict[ScaledLayer, Scaling]:
-        """Returns how a task scales its layers."""
+        """Returns the scaling of each layer for a task."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -64,5 +64,5 @@ class OwnScales(LookAhead):
 
 
 def scale_name(task: int, layer: str = "", old: int | str = "") -> str:
-    """The name of a D, or the beginning of all those of a task. The name of a parameter has no dots."""
+    """Names a D; without a layer, returns the beginning of all names of a task. A parameter's name must not contain dots."""
     return f"{task} {layer.replace('.', '/')} {old}" if layer else f"{task} "

@@ -15,10 +15,10 @@ from ..base import Method
 
 
 class PartlyFrozen(Method):
-    """Each step is multiplied by `moving`: 1 where the entry may move, 0 where it stays. Others are not multiplied.
+    """Multiplies each step by `moving`: 1 where the entry may move, 0 where it stays. Other parameters move freely.
 
-    For plain SGD it is the gradient that is multiplied. Other optimizers rescale gradients and add momentum and weight decay,
-    so their steps are multiplied, and their gradients are 0 where an entry stays.
+    With plain SGD the gradient is multiplied. Other optimizers rescale gradients and add momentum and weight decay, so their
+    steps are multiplied, and their gradients are 0 where an entry stays.
     """
 
     moving: dict[nn.Parameter, Tensor]
@@ -68,7 +68,7 @@ def of_rows(units: Tensor, weight: Tensor) -> Tensor:
 
 
 def of_columns(units: Tensor, weight: Tensor) -> Tensor:
-    """Returns one value per input unit in a shape that broadcasts to the weight, also where channels were flattened."""
+    """Returns one value per input unit in a shape that broadcasts to the weight, even if channels were flattened."""
     columns = units.repeat_interleave(weight.shape[1] // len(units))  # a flattened channel feeds several adjacent ones
     return columns.view(-1, *(1 for _ in weight.shape[2:]))
 

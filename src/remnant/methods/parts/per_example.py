@@ -17,7 +17,7 @@ AT_ONCE = 2**26  # numbers in all gradients that are in memory at a time
 NORM_BATCH = 64  # examples whose statistics batch normalisation uses for a single example
 
 
-@torch.no_grad()  # outside of `grad`, the other parameters would record every graph
+@torch.no_grad()  # otherwise the parameters that are not differentiated would record a graph
 def mean_over_examples(
     objective: Callable[[Tensor, Tensor], Tensor],
     size: Callable[[Tensor], Tensor],

@@ -17,7 +17,7 @@ NO_LABEL = -1  # marks a row that only fills the batch and has no weight in the 
 
 
 class MixedLoss(nn.Module):
-    """Mean cross-entropy of examples of several tasks, each scored by the head of its own task.
+    """Mean cross-entropy of examples of several tasks, each scored by its own task's head.
 
     With one head per task, labels are numbered through all heads, and an example's scores from other tasks' heads are masked.
     All heads form one matrix, so twenty heads take as many kernels as two.
@@ -128,18 +128,18 @@ class Episodes(Stateful):
         self.counts = [*map(min, self.counts, share), len(chosen)]
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` random examples of all tasks with replacement, or simply all if there are no more."""
+        """Returns `count` random examples of all tasks with replacement, or all examples if there are no more."""
         if count >= len(self):
             return self.x, self.labels
-        place = torch.randint(len(self), (count,), device=self.device)
-        return self.x[place], self.labels[place]
+        rows = torch.randint(len(self), (count,), device=self.device)
+        return self.x[rows], self.labels[rows]
 
     def by_task(self) -> tuple[Tensor, Tensor]:
-        """Returns one batch per remembered task, all of one size: shorter ones repeat examples, without a label."""
+        """Returns one batch per remembered task, all of one size: shorter ones are filled with copies without a label."""
         counts = [count for count in self.counts if count]
         batches, labels = [], []
         for x, own in zip(self.x.split(counts), self.labels.split(counts), strict=True):
-            place = torch.arange(max(counts), device=self.device)
-            batches.append(x[place % len(own)])
-            labels.append(own[place % len(own)].masked_fill(place >= len(own), NO_LABEL))
+            rows = torch.arange(max(counts), device=self.device)
+            batches.append(x[rows % len(own)])
+            labels.append(own[rows % len(own)].masked_fill(rows >= len(own), NO_LABEL))
         return torch.stack(batches), torch.stack(labels)

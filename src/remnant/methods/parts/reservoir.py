@@ -10,8 +10,8 @@ from .replay import NO_LABEL
 class Reservoir(Stateful):
     """A uniform sample of all examples offered so far. An example that is offered twice counts twice.
 
-    The n-th example is kept with probability size/n, at a random place: ⌊u·n⌋ with u from [0, 1), if that is below `size`.
-    While there is room it takes the next place.
+    The n-th example goes to row ⌊u·n⌋ with u from [0, 1), if that is below `size`: it is kept with probability size/n. While
+    there is room it takes the next row.
     """
 
     x: Tensor
@@ -20,7 +20,7 @@ class Reservoir(Stateful):
 
     def __init__(self, size: int, example: Tensor) -> None:
         self.size, self.device = size, example.device
-        # Rejected examples go into one row too many, so that a step always writes a whole batch.
+        # Rejected examples go into one extra row, so that a step always writes a whole batch.
         self.keep("x", example.new_zeros(size + 1, *example.shape))
         self.keep("labels", torch.full((size + 1,), NO_LABEL, device=self.device))
         self.keep("offered", torch.zeros((), dtype=torch.int64, device=self.device))
@@ -30,22 +30,22 @@ class Reservoir(Stateful):
         return self.x[: self.size].nbytes + self.labels[: self.size].nbytes
 
     def offer(self, x: Tensor, labels: Tensor) -> None:
-        place = self.places(len(labels))
-        self.x.index_copy_(0, place, x)
-        self.labels.index_copy_(0, place, labels)
+        rows = self.rows_for(len(labels))
+        self.x.index_copy_(0, rows, x)
+        self.labels.index_copy_(0, rows, labels)
         self.offered += len(labels)
 
-    def places(self, count: int) -> Tensor:
-        """Returns the rows for the next `count` examples; `size`, the row too many, for those that are rejected."""
+    def rows_for(self, count: int) -> Tensor:
+        """Returns the rows for the next `count` examples; `size`, the extra row, for those that are rejected."""
         number = torch.arange(1, count + 1, device=self.device) + self.offered
         chance = torch.rand(count, dtype=torch.float64, device=self.device)  # float32 is too coarse for millions
-        place = torch.where(number > self.size, (chance * number).long(), number - 1).clamp(max=self.size)
-        # If two examples share a place, only the later one is written: a GPU writes in no fixed order.
-        replaced = (place[:, None] == place).triu(1).any(1)
-        return place.masked_fill(replaced, self.size)
+        rows = torch.where(number > self.size, (chance * number).long(), number - 1).clamp(max=self.size)
+        # If two examples share a row, only the later one is kept: a GPU writes in no fixed order.
+        replaced = (rows[:, None] == rows).triu(1).any(1)
+        return rows.masked_fill(replaced, self.size)
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """Returns `count` random examples with replacement; blank ones without a label while the memory is empty."""
         kept = self.offered.clamp(max=self.size)
-        place = (torch.rand(count, dtype=torch.float64, device=self.device) * kept).long()
-        return self.x[place], self.labels[place]
+        rows = (torch.rand(count, dtype=torch.float64, device=self.device) * kept).long()
+        return self.x[rows], self.labels[rows]

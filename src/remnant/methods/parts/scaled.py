@@ -1,7 +1,7 @@
 """Weights that a task scales for itself inside remembered subspaces: W_eff = W + Σ_j W·B_j·(Q_j − I)·B_jᵀ.
 
-B_j (n×k) are remembered directions, so W·B_j never changes, and Q_j (k×k) belongs to one task. What a task adds to W thus
-stays as it is, whatever later tasks learn. Q_j is kept as D_j = Q_j − I, which starts at 0.
+B_j (n×k) are remembered directions, so W·B_j never changes, and Q_j (k×k) belongs to one task. So later tasks do not change
+what a task adds to W. Q_j is kept as D_j = Q_j − I, which starts at 0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ class ScaledLayer:
         return self.weights @ basis
 
     def gradient(self, gradients: Mapping[Tensor, Tensor]) -> Tensor:
-        """Returns the layer's own among the gradients of all parameters, as a matrix."""
+        """Returns the gradient of this layer as a matrix."""
         return self.matrix([gradients[p] for p in self.parameters])
 
     def by_parameter(self, matrix: Tensor) -> dict[Tensor, Tensor]:
@@ -85,8 +85,8 @@ class ScaledLayer:
         return dict(zip(self.parameters, self.tensors(matrix), strict=True))
 
     def addition(self, scaling: Scaling) -> Addition:
-        """Returns the function x ↦ Σ_j W·B_j·D_j·B_jᵀ·x. Its gradient is for D alone, since W·B_j does not change."""
-        if isinstance(self.module, nn.Linear):  # has fewer rows in a batch than outputs, mostly: x is multiplied first
+        """Returns the function x ↦ Σ_j W·B_j·D_j·B_jᵀ·x. Only D has a gradient unless W·B_j may change (see `Scaling`)."""
+        if isinstance(self.module, nn.Linear):  # a batch usually has fewer rows than outputs, so x is multiplied first
             return partial(_multiplied, scaling)
         matrix = scaling.multiplied(scaling.image) @ scaling.basis.mT
         weight, *biases = self.tensors(matrix)

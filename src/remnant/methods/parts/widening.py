@@ -88,8 +88,8 @@ class Ends(NamedTuple):
 class Widened(nn.Module):
     """Widens the layers, norms and heads of a network, and keeps which units each task sees.
 
-    New units come after the old ones, and their weights start at zero. A task computes with `weights(task)`, where units that
-    it does not see have no weights to and from them. So its answers stay, whatever later tasks do to units of their own.
+    New units come after the old ones, and their weights start at zero. A task computes with `weights(task)`, where the units
+    that it does not see have no weights to and from them. So later tasks cannot change its answers through their own units.
 
     Args:
         network: The network, whose `wiring` says where its units are.
