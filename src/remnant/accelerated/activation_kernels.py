@@ -3,8 +3,9 @@
 For each window, or each value, the forward pass stores one byte: which value was passed on (0 to 3), or NONE.
 
 A norm before pooling takes two passes each way, because the values of a channel are spread over the whole batch: the first
-pass sums them in parts, and every program of the second adds up the parts, always in the same order. They come from the L2
-cache while its own values are on their way. A third kernel in between would cost a launch, often as long as a pass.
+pass sums them in parts, and every program of the second adds up the parts, always in the same order. It reads the parts from
+the L2 cache while it waits for its own values. A third kernel in between would cost a launch, which often takes as long as a
+pass.
 """
 
 from __future__ import annotations

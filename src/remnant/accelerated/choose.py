@@ -19,7 +19,7 @@ STEP_KINDS = ("auto", "captured", "eager")
 class FastestTrainer(Trainer):
     """Takes steps in the fastest way that the method, the network and the device allow.
 
-    `kind` is "auto" for the fastest way, "captured" for CUDA graphs at most, "eager" for one step after the other.
+    `kind` is "auto" for the fastest way, "captured" for CUDA graphs on a GPU, or "eager" for one step after the other.
     """
 
     kind: str = "auto"

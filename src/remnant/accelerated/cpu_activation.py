@@ -21,22 +21,22 @@ class CPUActivation(torch.autograd.Function):
         y = x.relu()
         if keep < 1:
             y.mul_(random_mask(y, keep))
-        places = None
+        indices = None
         if pool:
-            y, places = torch.ops.aten.max_pool2d_with_indices(y, [2, 2])
+            y, indices = torch.ops.aten.max_pool2d_with_indices(y, [2, 2])
         y.div_(keep)
         ctx.keep = keep
-        ctx.save_for_backward(y, x if pool else None, places)
+        ctx.save_for_backward(y, x if pool else None, indices)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        y, x, places = ctx.saved_tensors
+        y, x, indices = ctx.saved_tensors
         # An output above 0 was neither cut off by ReLU nor dropped, so the mask is not needed again.
         gradient = torch.ops.aten.threshold_backward(gradients[0], y, 0).div_(ctx.keep)
-        if places is not None:  # x gives the shape and the memory layout
+        if indices is not None:  # x gives the shape and the memory layout
             gradient = torch.ops.aten.max_pool2d_with_indices_backward(
-                gradient, x, [2, 2], [], [0, 0], [1, 1], False, places
+                gradient, x, [2, 2], [], [0, 0], [1, 1], False, indices
             )
         return gradient, None, None
 

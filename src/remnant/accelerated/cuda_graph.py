@@ -32,7 +32,7 @@ KERNELS: dict[type[nn.Module], tuple[Any, bool, tuple[int, ...]]] = {
 }
 IMAGES, SIDE = 64, 12  # a typical input of a convolution
 
-_failed: list[torch.cuda.CUDAGraph] = []  # torch's allocator may still ask them which stream they were captured on
+_failed: list[torch.cuda.CUDAGraph] = []  # kept, because torch's allocator may still ask them for their stream
 _warmed_up: set[type[nn.Module]] = set()
 _one_warm_up = threading.Lock()
 
@@ -79,7 +79,7 @@ class CapturedSteps(Steps):
 
     def capture(self) -> Work[None]:
         """Captures the graphs. Yields between its parts, which together take as long as an epoch of five runs."""
-        yield lambda: warm_up(self.method.network)  # takes seconds the first time
+        yield lambda: warm_up(self.method.network)  # the first time, this takes seconds
         with _unchanged(self.method.step_tensors()):
             for rows in {min(self.batch, self.rows), self.tail} - {0}:
                 self._step(torch.arange(rows, device=self.x.device))
@@ -123,20 +123,20 @@ def _steps_per_graph(steps: int) -> int:
 
 
 def _return_spare_memory(device: torch.device) -> None:
-    """Gives back what torch keeps of freed graphs, once half of the device is taken: a later capture could not do it."""
+    """Returns the memory of freed graphs to the device once half of it is taken. A capture could not do this."""
     free, total = torch.cuda.mem_get_info(device)
     if free < total / 2:
-        torch.cuda.empty_cache()  # all runs wait for that
+        torch.cuda.empty_cache()  # all runs wait for this
 
 
 def can_capture_validation(method: Method) -> bool:
-    """Whether the method's `logits` declare that they can be captured: freezing a changing value would raise no error."""
+    """Whether the method declares that its `logits` can be captured. Capturing a value that changes would raise no error."""
     return bool(method.logits_recordable) and "logits" not in vars(method)
 
 
 @contextmanager
 def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
-    """Captures the work that this thread queues; other threads may use the device freely.
+    """Captures the work that this thread queues, while other threads may use the device freely.
 
     The garbage collector is off, because freeing device memory breaks a capture.
     """
@@ -189,10 +189,10 @@ def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
 
 
 def warm_up(network: nn.Module) -> None:
-    """Compiles kernels and loads libraries in parallel; the first step would do it one after the other.
+    """Compiles kernels and loads libraries in parallel, where the first step would do so one after the other.
 
-    It happens once per class of network, on a GPU only, and draws no random numbers. Other callers wait until it is done.
-    Errors are ignored here, because the step will raise them again.
+    It runs once per class of network, only on a GPU, and draws no random numbers. Other callers wait until it is done. Errors
+    are ignored here, because the step will raise them again.
     """
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     with _one_warm_up:

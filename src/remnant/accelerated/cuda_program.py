@@ -14,7 +14,7 @@ MAX_SHARED_MEMORY = 8  # the driver's number of a kernel's attribute
 
 
 class KernelError(RuntimeError):
-    """A kernel is not available on this machine. Slower ways to do the same work are."""
+    """A kernel is not available on this machine. The same work can be done in slower ways."""
 
 
 class Kernel:

@@ -62,7 +62,7 @@ class FusedSteps(Steps):
 
     def epoch(self) -> Work[None]:
         self.loss.zero_()
-        # The kernel reads contiguous int64, and reads it later: the attribute keeps the tensor alive.
+        # The kernel reads this tensor later, as contiguous int64, so the attribute keeps it alive.
         self.order = self.new_order().to(self.loss.device, torch.int64).contiguous()
         whole = self.rows - self.tail
         for part in (self.order[:whole], self.order[whole:]):
@@ -96,7 +96,7 @@ class MlpKernel:
         }
         self.chain, self.batch = chain, batch
         self.projections = [None if each is None else each.contiguous() for each in chain.projections]
-        with _one_compilation:  # other runs that need the same kernel wait for it
+        with _one_compilation:  # so that runs which need the same kernel do not compile it twice
             compiled = _compiled(tuple(sizes.items()), device)
         if isinstance(compiled, KernelError):
             raise compiled

@@ -1,6 +1,6 @@
-"""Steps written out by hand, for an MLP without biases and a method that only projects gradients.
+"""Steps with a backward pass written by hand, for an MLP without biases and a method that only projects gradients.
 
-On a CPU they take sixteen calls per step, where autograd takes hundreds. `fused_mlp` takes the same steps on a GPU.
+A step takes sixteen calls on a CPU, where autograd takes hundreds. `fused_mlp` takes the same steps on a GPU.
 """
 
 import torch
@@ -36,7 +36,7 @@ def is_linear_chain(method: Method) -> bool:
 
 
 class LinearChain:
-    """The tensors of such a step: the weights, the head's last, and the data with the first layer's inputs projected once."""
+    """The tensors of such a step: the weights, the head's last, and the data, whose inputs are projected only once."""
 
     def __init__(self, method: Method, train: Split) -> None:
         network = method.network
@@ -61,7 +61,7 @@ class ManualBackwardSteps(Steps):
     def __init__(self, method: Method, train: Split, batch: int) -> None:
         super().__init__(method, train, batch)
         self.loss = torch.zeros((), dtype=train.x.dtype)
-        self.version = -1  # of the step that the buffers are for
+        self.version = -1  # the `step_version` that the buffers were made for
 
     def epoch(self) -> Work[None]:
         self.loss.zero_()

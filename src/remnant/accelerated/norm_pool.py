@@ -20,7 +20,7 @@ from .cpu_activation import CPUActivation
 
 BLOCK = 1024
 FEATURES = 16  # per block of threads, with all their rows
-# The most rows a block holds, and the number that smaller batches are rounded up to: the last batch of an epoch then seldom
+# The most rows a block holds, and the number that smaller batches are rounded up to, so that the last batch of an epoch seldom
 # needs another compilation.
 LEAST_ROWS, MOST_ROWS = 64, 512
 # A norm before pooling: a block of threads takes 16 channels, which are 64 adjacent bytes. When normalising, each of its 128
@@ -29,7 +29,7 @@ CHANNELS, PARTS = 16, 64
 WINDOWS, ROWS = 32, 128  # per block: windows that it normalises, rows that it adds up at a time
 LEAST = 64  # rows of a part, unless there are fewer
 NORMALISING = {"PARTS": PARTS, "WINDOWS": WINDOWS, "BLOCK": CHANNELS, "num_warps": 4}
-ADDING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 4}
+SUMMING = {"PARTS": PARTS, "ROWS": ROWS, "BLOCK": CHANNELS, "num_warps": 4}
 
 _has_triton = importlib.util.find_spec("triton") is not None
 
@@ -67,7 +67,7 @@ def _fused_activation(layer: ReluDropout, x: Tensor, norm: nn.Module | None) -> 
 
 
 def _can_normalise(norm: nn.Module, x: Tensor, pool: bool) -> bool:
-    """Whether it is a norm by the batch without hooks, over rows or, before pooling, over images of 2×2 or more."""
+    """Whether `norm` is a batch norm without hooks, over rows or, before pooling, over images of at least 2×2."""
     if type(norm) is nn.BatchNorm2d:
         fits = pool and x.ndim == 4 and len(x) > 0 and min(x.shape[2:]) > 1
     elif type(norm) is nn.BatchNorm1d:
@@ -150,7 +150,7 @@ class NormalisedPool(torch.autograd.Function):
         mean, scale = torch.empty_like(weight), torch.empty_like(weight)
         sums = x.new_empty(2 * PARTS, c)
         parts, share = _split(rows)
-        _kernels().value_parts[_blocks(parts, c)](x, sums, rows, share, c, **ADDING)
+        _kernels().value_parts[_blocks(parts, c)](x, sums, rows, share, c, **SUMMING)
         given, made = (x, weight, bias, sums, seed), (y, normal, kept, mean, scale)
         _kernels().norm_pool_forward[_blocks(-(-windows // WINDOWS), c)](
             *given, *made, windows, rows, share, parts, c, h, w, eps, keep, **NORMALISING
@@ -167,7 +167,7 @@ class NormalisedPool(torch.autograd.Function):
         windows, cells = n * (h // 2) * (w // 2), n * -(-h // 2) * -(-w // 2)
         sums = x.new_empty(2 * PARTS, c)
         parts, share = _split(windows)
-        _kernels().gradient_parts[_blocks(parts, c)](dy, normal, sums, windows, share, c, ctx.keep, **ADDING)
+        _kernels().gradient_parts[_blocks(parts, c)](dy, normal, sums, windows, share, c, ctx.keep, **SUMMING)
         given = dy, x, kept, weight, mean, scale, sums
         made = _empty(x.shape, x), torch.empty_like(weight), torch.empty_like(weight)
         _kernels().norm_pool_backward[_blocks(-(-cells // WINDOWS), c)](

@@ -26,7 +26,7 @@ def show(run: Run) -> None:
     record = found.record
     state = "finished" if record.result else "unfinished"
     print_text(f"{record.benchmark} · {record.method} · seed {record.seed} · {state}", style="bold")
-    print_text(f"in {found.record.folder.path}\n", style="dim")
+    print_text(f"in {record.folder.path}\n", style="dim")
     print_rows("", found.settings(), ("setting", "value", "from"), lambda cell: "yellow" if cell == "changed" else "")
     print_text("")
     print_rows("", found.environment(), ("environment", "value"))
@@ -40,11 +40,8 @@ def show(run: Run) -> None:
             print_rows(title, rows, ("layer", "loss", "validation accuracy %"))
     for warning in found.warnings():
         print_text(f"\nWarning: {warning}", style="yellow")
-    print_text(
-        f"\nRepeat it with: {found.command}"
-        if found.command
-        else "\nNo command repeats this run, because no recipe leads to its settings."
-    )
+    none = "No command repeats this run, because no recipe leads to its settings."
+    print_text(f"\nRepeat it with: {found.command}" if found.command else f"\n{none}")
 
 
 @app.command()

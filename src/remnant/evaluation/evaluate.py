@@ -30,7 +30,7 @@ Tasks = Iterable[Examples] | Mapping[int, Examples]  # the examples of tasks 0, 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One entry per task, in the given order: the accuracy as a fraction, and the mean loss where one was asked for."""
+    """The accuracy of each task as a fraction, in the given order, and the mean loss if a loss was given."""
 
     accuracy: NDArray[np.float64]
     loss: NDArray[np.float64] | None

@@ -131,7 +131,7 @@ def forward_transfer(matrix: AccuracyMatrix, baseline: Sequence[float], after: i
     Args:
         matrix: its rows must include the accuracy on the next task.
         baseline: b, each task's accuracy without the tasks before it. Lopez-Paz & Ranzato take the untrained network's;
-            others take that of a network trained on the task alone. Values with different baselines do not compare.
+            others take the accuracy of a network trained on the task alone. Do not compare values with different baselines.
         after: the last learned task to consider.
     """
     R = _learned_square(matrix, after)

@@ -76,6 +76,7 @@ class MER(Replay):
 
 
 def copies(parameters: list[nn.Parameter]) -> list[Tensor]:
+    """Clones all parameters with one kernel."""
     return list(torch._foreach_mul([p.detach() for p in parameters], 1.0))
 
 

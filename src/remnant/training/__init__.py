@@ -1,4 +1,4 @@
-"""The training loop: epochs, learning rate and early stopping. It knows methods and tensors, but no bases and no files."""
+"""The training loop: epochs, learning rate and early stopping. It deals with methods and tensors, not with bases or files."""
 
 from .cooperative import Blocking, RandomState, Work, run_to_completion
 from .trainer import (

@@ -1,9 +1,9 @@
 """How several runs share one process and one GPU: they take turns, and each has its own random numbers.
 
 Each run is a generator that queues work on the GPU and then yields, so that a scheduler can advance another run while the
-GPU computes. It yields None, or a function to be called before it is resumed (`Blocking`). The function takes the host a
-long time: it starts a long CUDA graph, compiles a kernel or writes a file. A scheduler calls it in another thread. It must
-not draw random numbers or change a global setting of torch, because at that moment they belong to another run.
+GPU computes. It yields None, or a function to be called before the run is resumed (`Blocking`): one that keeps the host busy,
+because it starts a long CUDA graph, compiles a kernel or writes a file. A scheduler calls it in another thread. It must not
+draw random numbers or change a global setting of torch, because at that moment they belong to another run.
 
 A function that takes part returns a `Work[Result]` and is called with `result = yield from function(…)`.
 """
@@ -33,8 +33,8 @@ def run_to_completion(work: Work[Result]) -> Result:
 class RandomState:
     """The state of torch's default generator for one run.
 
-    On a GPU `use` points the default generator at this run's state before the run continues; graphs captured after it stay
-    bound to that state. On a CPU a run has a process of its own.
+    On a GPU `use` points the default generator at this run's state before the run continues, and graphs that are captured
+    then stay bound to that state. On a CPU a run has its own process.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Trains a method on one task: steps, validation, learning rate and early stopping, in the plain way that works everywhere.
+"""Trains a method on one task: steps, validation, learning rate and early stopping. Works on every device.
 
 `remnant.accelerated` takes the same steps faster.
 """
@@ -29,7 +29,7 @@ STEPS_PER_TURN = 200  # steps before other runs may continue
 class Schedule:
     """The epochs, batches and learning rates of one task.
 
-    Without `patience`, or without a validation set, a task trains all epochs at one rate. With it, `patience` epochs
+    Without `patience`, or without a validation set, a task trains all epochs at one rate. With both, `patience` epochs
     without a lower validation loss divide the rate by `factor`, and the task ends once the rate is below `lr_min`. The
     best model is then restored, as in the published scripts. A method may ask to start again at the first rate.
     """
@@ -201,7 +201,7 @@ class Trainer:
 def evaluate_method(
     method: Method, splits: Mapping[int, Split], batch: int, loss: Loss | None = None
 ) -> Work[Evaluation]:
-    """Evaluates a method on several tasks. Yields after each of them: to queue ten takes the host 0.1 s."""
+    """Evaluates a method on several tasks. Yields after each of them, because queueing ten takes the host 0.1 s."""
     method.network.eval()
     sums, sizes = [], []
     for task, split in shuffled(method, splits):

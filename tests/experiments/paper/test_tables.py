@@ -9,7 +9,7 @@ from remnant.evaluation import AccuracyMatrix
 from remnant.experiments import resolve
 from remnant.experiments.paper import QUANTITIES, TABLES, Reproduction, Row, load_table, select_tables
 from remnant.experiments.paper.reproduce import finished_results
-from remnant.experiments.paper.tables import comparison_rows
+from remnant.experiments.paper.tables import table_rows
 from remnant.experiments.runs import RunFolder, RunResult
 from remnant.options import OptionError
 
@@ -48,7 +48,7 @@ def row(table: str, method: str, variant: str = "") -> Row:
 
 
 def line(table: str, method: str, results: dict[int, RunResult], variant: str = "") -> dict[str, str]:
-    lines = comparison_rows(load_table(table), {row(table, method, variant).key: results})
+    lines = table_rows(load_table(table), {row(table, method, variant).key: results})
     return next(found for found in lines if (found["method"], found["variant"]) == (method, variant))
 
 
@@ -194,7 +194,7 @@ def test_no_negative_zero() -> None:
 
 def test_what_was_not_run_is_never_a_number() -> None:
     for name in TABLES:
-        for found in comparison_rows(load_table(name), {}):
+        for found in table_rows(load_table(name), {}):
             assert found["seeds"] == "0"
             for column in load_table(name).columns:
                 assert found[column] == "not run"
@@ -204,7 +204,7 @@ def test_what_was_not_run_is_never_a_number() -> None:
 def test_results_of_other_settings_are_not_taken() -> None:
     table = load_table("table1a")
     single = row("single-epoch", "gpm", "1 epoch").key
-    assert all(found["seeds"] == "0" for found in comparison_rows(table, {single: {0: RunResult(0.9)}}))
+    assert all(found["seeds"] == "0" for found in table_rows(table, {single: {0: RunResult(0.9)}}))
 
 
 @pytest.mark.parametrize("undefined", [nan, None])

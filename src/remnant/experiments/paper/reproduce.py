@@ -9,7 +9,7 @@ from remnant.files import read_json
 
 from ..execute import HERE, Plan, pick_devices
 from ..runs import RunResult, keep_results, readable_runs
-from .tables import ResultKey, Row, Table, comparison_rows
+from .tables import ResultKey, Row, Table, table_rows
 from .timing import TIMES_FOLDER, TIMING_TABLE, load_timings, save_timings, time_methods, timing_rows
 
 TimingJob = Callable[[Callable[[str], None]], None]  # takes a function that prints a line
@@ -51,7 +51,7 @@ class Reproduction:
         """The table as text cells."""
         if self.table.name == TIMING_TABLE:
             return timing_rows(self.table.rows, [self.runs, self.kept])
-        return comparison_rows(self.table, finished_results([self.kept, self.runs])[0])
+        return table_rows(self.table, finished_results([self.kept, self.runs])[0])
 
 
 def finished_results(roots: Iterable[Path]) -> tuple[dict[ResultKey, dict[int, RunResult]], list[str]]:

@@ -129,7 +129,7 @@ def fill(table: Table, results: Results) -> list[FilledRow]:
     return filled
 
 
-def comparison_rows(table: Table, results: Results) -> list[dict[str, str]]:
+def table_rows(table: Table, results: Results) -> list[dict[str, str]]:
     """Returns the table as text cells: ours, the paper's and, except for seconds on other machines, the difference."""
     lines = []
     for filled in fill(table, results):
