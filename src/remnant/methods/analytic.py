@@ -16,8 +16,8 @@ Ridge = Annotated[float, number(0, 1e6, above=True)]
 class Analytic(Method):
     """Head = (Σφφᵀ + λI)⁻¹·Σφyᵀ, where φ are the features of the network as it was initialised, and y is one-hot.
 
-    Both sums run over all tasks so far, so the head equals that of joint training, in any order: nothing is forgotten, and no
-    example is kept. λ is `ridge` times the mean of Σφφᵀ's diagonal. With a head per task, each is solved from its task's sums.
+    Both sums run over all tasks so far, so the head is the same as after joint training: nothing is forgotten, and no example
+    is kept. λ is `ridge` times the mean of Σφφᵀ's diagonal. With a head per task, each is solved from its task's sums.
     A head's bias is 0. The learning rate has no effect, and each example counts once: in the first epoch.
     """
 

@@ -210,7 +210,7 @@ def regrouped(tau: Tensor, group: Tensor, groups: int, group_range: float) -> in
 
 
 def k_means(points: Tensor, groups: int) -> Tensor:
-    """The group of each point. The centres start at the first point and, in turn, at the point farthest from all centres."""
+    """Returns the group of each point. The first centre is the first point; each next one is the farthest from all centres."""
     centres = points[:1]
     while len(centres) < min(groups, len(points)):
         centres = torch.cat([centres, points[torch.cdist(points, centres).amin(1).argmax()][None]])

@@ -80,7 +80,7 @@ class CodeCL(OwnScales):
         super().start(task)
 
     def shared_directions(self, task: int) -> dict[str, Tensor]:
-        """Returns U of the layers in which the task's inputs are like those of the earlier tasks."""
+        """Returns U of the layers in which the task's inputs resemble the inputs of earlier tasks."""
         x, _ = self.random_examples(self.tasks[task].train, self.samples)
         found = {}
         for inputs in task_inputs(self.memory, [x], layer_samples=self.layer_samples, forward=self.forward(task)):

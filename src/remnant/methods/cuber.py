@@ -111,7 +111,7 @@ class CUBER(TRGP):
 
     @torch.no_grad()
     def opened(self, name: str, gate: Gate, g: Tensor) -> Tensor:
-        """Closes the tasks that no longer agree. Returns the gradient inside what is left open, and the pull's."""
+        """Closes the tasks that no longer agree. Returns the gradient, with the pull, inside the directions left open."""
         is_open = self.open[name].mul_(self.agree(gate.agreed, g))
         closed = torch.maximum(gate.always, (gate.members * (1 - is_open)[:, None]).amax(0))
         moved = ((gate.layer.weights - self.before[name]) @ gate.M) * gate.members[:, None]

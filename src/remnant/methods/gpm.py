@@ -22,11 +22,11 @@ class GradientProjection(Method):
 
     `threshold` is ε: a number, `{"start": ε₀, "step": δ}` for ε₀ + δ·t, or `{"layers": {pattern: ε}}`. The memory is
     computed from `samples` random examples of a task; `layer_samples` uses fewer in some layers, by name pattern.
-    `rank_rule` is "paper" for Eq. 5, "authors" for the count of the published scripts, or "ranked" for TRGP's.
+    `rank_rule` is "paper" for Eq. 5 and 9, "authors" for the count of the published scripts, or "ranked" for TRGP's rule.
 
     `task_norms` is "frozen" to freeze norms after the first task, as in the paper; "own" to give each task its own; or "free"
-    to let all tasks train the same ones, which forgets. `unsupported` and `exclude` are those of `remnant.GPM`: what to do
-    about parameters that no rule covers, and what to leave unprotected.
+    to let all tasks train the same ones, which forgets. As in `remnant.GPM`, `unsupported` says what to do about parameters
+    that no rule covers, and `exclude` what to leave unprotected.
     """
 
     name = "gpm"
@@ -90,7 +90,7 @@ class GradientProjection(Method):
         return self.projector.layer_projections()
 
     def on_epoch_end(self) -> bool | None:
-        """Undoes what rounding has moved inside the memory; with TF32 that is about a thousandth of the change."""
+        """Undoes what rounding has moved inside the memory: with TF32, about a thousandth of the change."""
         self.projector.restore()
         return None
 

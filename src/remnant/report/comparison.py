@@ -145,7 +145,7 @@ def stream_changes(variant: Variant) -> tuple[str, ...]:
 
 
 def _unlike_the_recipe(variant: Variant) -> list[str]:
-    """The settings that are not in the recipe, also for a method from a file, whose defaults only the file knows."""
+    """The settings that differ from the recipe. For a method from a file, its defaults count too: only the file knows them."""
     try:
         usual = dict(flatten(recipe(variant.benchmark).values(variant.method)))
     except UserError:  # a benchmark of another release

@@ -16,7 +16,7 @@ VERDICTS = {BEST: True, CANNOT_SAY: None, "": False}
 
 
 def comparison_grid(comparison: Comparison) -> Grid:
-    """The table, with the difference in ACC beside ACC."""
+    """Makes the table. The column after ACC has the differences in ACC."""
     columns = [Column("method", text=True), Column("settings", text=True), Column("seeds")]
     for name, measure in MEASURES.items():
         columns += [Column(measure.heading)] + [Column("difference [95 %]")] * (name == "acc")

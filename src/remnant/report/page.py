@@ -1,4 +1,4 @@
-"""Writes a report: index.html, which loads nothing and escapes everything, the files beside it, and docs/results.md.
+"""Writes a report: index.html, which loads nothing and escapes all text, the files next to it, and docs/results.md.
 
 The same runs give the same bytes, so anyone can check whether a report is out of date.
 """

@@ -57,9 +57,8 @@ class RayCluster(Remote):
             raise RunError(f"--on {name}: {problem} ({reason}). {advice}.") from error
 
     def start(self, remote_job: RemoteJob) -> Any:
-        job = remote_job.job
-        plan = replace(job.plan, device="cuda" if self.gpus else "cpu")
-        return self.task.remote(replace(remote_job, job=replace(job, plan=plan)))
+        plan = replace(remote_job.job.plan, device="cuda" if self.gpus else "cpu")
+        return self.task.remote(replace(remote_job, job=replace(remote_job.job, plan=plan)))
 
     def ended(self, handle: Any) -> list[str] | None:
         if not self.ray.wait([handle], timeout=0)[0]:

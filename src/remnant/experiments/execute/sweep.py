@@ -13,7 +13,6 @@ from .launch import Plan
 EXAMPLE = "threshold.start=0.90,0.95"
 NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?"
 RANGE = rf"({NUMBER})\.\.({NUMBER})(:log)?"  # of --search: lr=0.001..0.1:log
-NOT_FINISHED = "not finished"
 
 # The columns of the table: key in result.json, factor and decimal places.
 COLUMNS = {
@@ -53,7 +52,7 @@ def sweep_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
         row = {key: value, "seeds": str(len(results))}
         for heading, (figure, scale, places) in COLUMNS.items():
             spread = Spread.of([result.get(figure) for result in results], scale)
-            row[heading] = spread.text(places) if results else NOT_FINISHED
+            row[heading] = spread.text(places) if results else "not finished"
         rows.append(row)
     return rows
 

@@ -1,4 +1,4 @@
-"""Reproduces the paper's tables: finds the runs that are missing, and shows our figures beside the paper's."""
+"""Reproduces the paper's tables: finds the missing runs, and shows our results beside the paper's."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ TimingJob = Callable[[Callable[[str], None]], None]  # takes a function that pri
 
 
 class Reproduction:
-    """One table of the paper: the work that is missing, and the rows to print.
+    """One table of the paper: the missing work, and the rows to print.
 
     `runs` is the folder of runs, and `kept` the folder of finished results, which takes precedence.
     """

@@ -1,4 +1,4 @@
-"""The paper's tables: the runs of each row, and our figures beside the paper's."""
+"""The paper's tables: the runs of each row, and our results beside the paper's."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence

@@ -91,7 +91,7 @@ def located(change: Change, sections: Mapping[str, Section], more: str) -> Chang
 
 
 def _hint(key: str, section: str, sections: Mapping[str, Section]) -> str:
-    """Suggests the setting whose last word is nearest to that of `key`, if possible one of the same section."""
+    """Suggests the setting whose last word is nearest to the last word of `key`, if possible from the same section."""
     word = key.rpartition(".")[2].lower().replace("-", "_")
     if word in ("seed", "seeds"):
         return "Choose seeds with --seeds (write 2, for seed 2 alone)."
@@ -109,7 +109,7 @@ def _hint(key: str, section: str, sections: Mapping[str, Section]) -> str:
 
 
 def merged(kind: Kind, old: Any, part: str, value: Any) -> dict[str, Any]:
-    """Returns the table with one part set. A part of another form starts that form from nothing."""
+    """Returns the table with one part set. Drops the parts of other forms."""
     table: dict[str, Any] = {}
     with suppress(OptionError):
         table = old if isinstance(old, dict) else kind.read(old) or {}

@@ -77,7 +77,7 @@ def recipe(benchmark: str, protocol: str = "paper") -> Recipe:
     file = f"{benchmark}.toml" if has_own else FALLBACK
     content = tomllib.loads(FILES[file].read_text(encoding="utf-8"))
     sane, methods = content.pop("sane", {}), content["methods"]
-    if protocol == "sane":  # a changed setting is replaced whole, also if it is a table
+    if protocol == "sane":  # a changed setting is replaced as a whole, even if it is a table
         for method, changes in sane.pop("methods", {}).items():
             methods[method] |= changes
         for section, changes in sane.items():

@@ -52,7 +52,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
-        """Returns the settings that `as_dict` gave, also after a round trip through JSON."""
+        """Restores settings from the tables that `as_dict` gave, even after a round trip through JSON."""
         wrong = {each.name for each in fields(cls)} ^ {"optimizer", *content}
         if wrong:
             raise OptionError(f"These are not the settings of a run. Missing or unknown: {', '.join(sorted(wrong))}.")
@@ -154,7 +154,7 @@ class _Draft:
             **{name: _named_section(name, self.values.get(f"{name}.name")) for name in NAMED},
             "stream": Section(base.benchmark, {}) if own_stream else _stream_section(base.benchmark),
         }
-        self.stated = set(self.values)  # these are kept also if they equal the default
+        self.stated = set(self.values)  # these are kept even if they equal the default
         for key, value in list(self.values.items()):
             self._check(key, f"{base.file}: {key} = {value!r}")
 

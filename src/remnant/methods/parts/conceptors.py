@@ -1,7 +1,7 @@
 """Conceptors (Jaeger, 2014): soft projections C = R·(R + a⁻²·I)⁻¹ onto the directions that inputs use, and their logic.
 
 R is the mean of x·xᵀ over the inputs, and a the aperture. Here a conceptor is given by its odds C·(I − C)⁻¹ = a²·R: the odds
-of "C or B" are the sum of both odds, and those of "not C" are the inverse.
+of "C or B" are the sum of both odds, and the odds of "not C" are the inverse of C's.
 """
 
 import torch

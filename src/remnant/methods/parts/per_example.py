@@ -31,7 +31,7 @@ def mean_over_examples(
     """Returns 1/|𝓑| · Σ_{B∈𝓑} size(∇θ objective(f(x_B), y_B)) for each parameter, elementwise and without dropout.
 
     Batches are random; the last one is dropped if it is not full. Batch normalisation has no statistics for one example: it
-    uses those of `NORM_BATCH` random examples as constants. Larger batches have their own.
+    uses the statistics of `NORM_BATCH` random examples as constants. Larger batches have their own.
     """
     network.eval()
     batch = min(batch, len(train))

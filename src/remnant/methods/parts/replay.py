@@ -41,7 +41,7 @@ class MixedLoss(nn.Module):
         return F.cross_entropy(self.scores(x, labels, tasks), labels, ignore_index=NO_LABEL)
 
     def scores(self, x: Tensor, labels: Tensor, tasks: int) -> Tensor:
-        """Returns the scores of all classes of the first `tasks` tasks; −∞ for those of another task than the label's."""
+        """Returns the scores of all classes of the first `tasks` tasks; −∞ for classes of other tasks than the label's."""
         if not self.network.multi_head:
             scores: Tensor = self.network(x)
             return scores

@@ -36,7 +36,7 @@ class Widening(Growing, PartlyFrozen):
     def __init__(self, network: Network, room: Mapping[str, int], *, decay: Decay = 1e-4, **options: Any) -> None:
         super().__init__(network, **options)
         self.decay = decay
-        self.units = network.units = Widened(network, room)  # early stopping restores what is part of the network
+        self.units = network.units = Widened(network, room)  # part of the network, so that early stopping restores it
         self.first_size = self.units.size(0)
         self.keep("free", [torch.ones_like(p) for p in self.units.body.values()], per_step=False)
         self.moving = dict(zip(self.units.body.values(), self.free, strict=True))
