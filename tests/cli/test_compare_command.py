@@ -100,8 +100,14 @@ def test_what_cannot_be_compared_is_one_sentence(runs: Path, tmp_path: Path) -> 
     assert "choose one" in remnant("compare", runs, "--csv", "--json", code=1).stderr
     assert "Did you mean 'permuted-digits'?" in remnant("compare", runs, "--benchmark", "permuted", code=1).stderr
     assert "is not a folder" in remnant("compare", tmp_path / "nowhere", code=1).stderr
-    for run in find_runs(runs):
-        (run.path / "result.json").unlink()
+    matrices = {run.path / "accuracy.csv": (run.path / "accuracy.csv").read_bytes() for run in find_runs(runs)}
+    for path in matrices:
+        path.write_bytes(b"")
+    damaged = remnant("compare", runs, code=1).stderr
+    assert re.search(r"no run that can be compared\. .*accuracy\.csv is damaged.* remnant clean removes", damaged)
+    for path, content in matrices.items():
+        path.write_bytes(content)
+        path.with_name("result.json").unlink()
     assert "contains no finished run to compare" in remnant("compare", runs, code=1).stderr
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -164,6 +165,32 @@ def test_training_the_recalled_network_pays_and_changes_no_earlier_task(kind: st
     x2, y2 = NETS[kind][1](2)
     train(model, optimizer, x2, y2, 2, steps=5)
     torch.testing.assert_close(recalled_outputs(model, memory, 1, x), inside, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("own_rank", [0, 2])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_verify_compares_with_what_retraining_ended_with(own_rank: int, crashes: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 3))
+    memory = GPM(model, threshold=0.9, recall=True, own_rank=own_rank)
+    optimizer = memory.attach(torch.optim.SGD(model.parameters(), lr=0.3))
+    x = torch.randn(30, 20)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            (model(x) - 1).square().mean().backward()
+            optimizer.step()
+
+    steps(5)
+    memory.consolidate([x])
+    with suppress(KeyboardInterrupt), memory.recalling():
+        steps(20)
+        if crashes:
+            raise KeyboardInterrupt
+    (task,) = memory.verify().tasks
+    assert task.drift is not None
+    assert task.drift < 1e-5
 
 
 def test_the_cost_of_truncation_is_the_loss_before_and_after() -> None:

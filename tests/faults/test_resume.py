@@ -123,8 +123,8 @@ for line in iter(sys.stdin.readline, ""):
     if not child:
         try:
             settings = resolve(order["benchmark"], order["method"], order["overrides"])
-            plan = Plan(settings, (0,), Path(order["root"]), "cpu", deterministic=True, checkpoint_every=1,
-                        checkpoint_seconds=0.0)
+            plan = Plan(settings, (0,), Path(order["root"]), "cpu", deterministic=True,
+                        checkpoint_every=order["checkpoint_every"], checkpoint_seconds=0.0)
             say("ready", os.getpid())
             run_plan(plan, lambda progress: watch(progress, order["until"]))
             say("finished")
@@ -151,11 +151,19 @@ class Forks:
         assert self.line() == "up"
         self.finished: dict[Case, dict[str, Any]] = {}
 
-    def start(self, case: Case, root: Path, stay: bool = False, until: tuple[int, int] | None = None) -> int:
+    def start(
+        self,
+        case: Case,
+        root: Path,
+        stay: bool = False,
+        until: tuple[int, int] | None = None,
+        checkpoint_every: int = 1,
+    ) -> int:
         if case.own:
             (root.parent / "own.py").write_text(PICTURES)
         assert self.process.stdin
-        self.process.stdin.write(json.dumps({**case.order(root), "stay": stay, "until": until}) + "\n")
+        order = {**case.order(root), "stay": stay, "until": until, "checkpoint_every": checkpoint_every}
+        self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         word, _, pid = self.line().partition(" ")
         assert word == "ready", pid
@@ -238,6 +246,20 @@ def test_killed_at_random_moments_it_ends_like_an_unbroken_run(name: str, tmp_pa
             "checkpoint_every": 1,
             "drift": False,
         }
+
+
+@pytest.mark.parametrize("method", ["trgp", "cuber", "dftrgp", "code-cl", "api"])
+def test_killed_with_no_checkpoint_since_the_last_task_it_ends_like_an_unbroken_run(
+    method: str, tmp_path: Path, forks: Forks
+) -> None:
+    """What these methods keep for each task is read when the state is loaded."""
+    case = Case(method, ("stream.tasks=4", "training.batch=20", "training.epochs=1", "samples=50"))
+    unbroken = forks.unbroken(case, tmp_path)
+    forks.start(case, tmp_path / "broken", until=(3, 1), checkpoint_every=0)
+    assert not forks.end()[0]
+    broken, notes = forks.whole(case, tmp_path / "broken")
+    assert any("resumed at" in note for note in notes)
+    assert outcome(broken) == unbroken
 
 
 def test_a_line_of_metrics_for_every_epoch_in_order(tmp_path: Path, forks: Forks) -> None:

@@ -192,6 +192,17 @@ def test_a_resumed_task_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
     assert len(fresh.memory) == 2
 
 
+def test_a_checkpoint_of_an_earlier_task_is_refused(tmp_path: Path) -> None:
+    model, gpm = Module(), GPMCallback(threshold=ENERGY)
+    saving = ModelCheckpoint(tmp_path, filename="last")
+    trainer(gpm, saving, enable_checkpointing=True).fit(model, task(0))
+    with pytest.raises(
+        ValueError, match=r"earlier task: its memory holds 0 task\(s\), and this callback has remembered 1"
+    ):
+        trainer(gpm).fit(model, task(1), ckpt_path=tmp_path / "last.ckpt")
+    assert len(gpm.memory) == 1
+
+
 def test_the_next_task_begins_after_a_checkpoint_of_a_finished_one(tmp_path: Path) -> None:
     model, gpm = Module(), GPMCallback(threshold=ENERGY)
     one = trainer(gpm)
@@ -290,6 +301,41 @@ def test_an_endless_loader_is_read_as_far_as_it_was_trained_on() -> None:
     gpm = GPMCallback(threshold=ENERGY)
     trainer(gpm, max_epochs=-1, max_steps=4).fit(Module(), DataLoader(Endless(), batch_size=10))
     assert len(gpm.memory) == 1
+
+
+def test_a_resumed_task_on_an_endless_loader_is_read_as_far_as_it_was_trained_on(tmp_path: Path) -> None:
+    loader: DataLoader[Any] = DataLoader(Endless(), batch_size=10)
+    saving = ModelCheckpoint(tmp_path, filename="last", every_n_train_steps=4)
+    trainer(GPMCallback(), saving, max_epochs=-1, max_steps=4, enable_checkpointing=True).fit(Module(), loader)
+    fresh = GPMCallback()  # the process ended between the last step and the end of the task
+    trainer(fresh, max_epochs=-1, max_steps=4).fit(Module(), loader, ckpt_path=tmp_path / "last.ckpt")
+    assert len(fresh.memory) == 1
+
+
+class Sentences(L.LightningModule):  # type: ignore[name-defined,misc]
+    """Reads padded sequences, in batches that are dicts with a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 6), nn.Linear(6, 2)
+
+    def forward(self, ids: Tensor, attention_mask: Tensor) -> Tensor:
+        kept = self.words(ids) * attention_mask[..., None]
+        return self.head(kept.sum(1))  # type: ignore[no-any-return]
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        return self(**batch).square().mean()  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_padding_is_not_remembered() -> None:
+    ids = torch.tensor([[1, 2, 3, 0], [3, 4, 0, 0], [5, 1, 2, 4]])  # 0 is the padding
+    batch = {"ids": ids, "attention_mask": (ids > 0).long()}
+    gpm = GPMCallback(threshold=1.0)
+    trainer(gpm).fit(Sentences(), DataLoader([batch], batch_size=None))  # type: ignore[arg-type]
+    assert gpm.memory.subspaces["words"].rank == 5  # type: ignore[union-attr]
 
 
 def test_other_batches_and_a_memory_can_be_given(tmp_path: Path) -> None:

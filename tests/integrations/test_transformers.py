@@ -189,6 +189,17 @@ def test_a_resumed_task_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
         train(classifier(), task(1), [GPMTrainerCallback()], args, resume_from_checkpoint=str(folder))
 
 
+def test_a_checkpoint_of_an_earlier_task_is_refused(tmp_path: Path) -> None:
+    model, gpm = classifier(), GPMTrainerCallback(threshold=ENERGY)
+    args = arguments(tmp_path, save_strategy="steps", save_steps=2)
+    train(model, task(0), [gpm], args)
+    with pytest.raises(
+        ValueError, match=r"earlier task: its memory holds 0 task\(s\), and this callback has remembered 1"
+    ):
+        train(model, task(1), [gpm], args, resume_from_checkpoint=True)  # the newest one in the folder
+    assert len(gpm.memory) == 1
+
+
 def test_the_first_task_resumes_from_a_folder_elsewhere(tmp_path: Path) -> None:
     model, gpm = classifier(), GPMTrainerCallback(threshold=ENERGY)
     train(model, task(0), [gpm], arguments(tmp_path / "out", save_strategy="steps", save_steps=2))

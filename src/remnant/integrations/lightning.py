@@ -6,6 +6,7 @@ from weakref import ref
 
 from remnant.memory import GPM
 
+from .padding import Unpadded
 from .task_memory import Forward, TaskMemory, at_most, check_function
 
 try:
@@ -55,7 +56,7 @@ class GPMCallback(TaskMemory, Callback):
         self._saved: Mapping[str, Any] | None = None  # the memory in the checkpoint from which this fit continues
         self._finished = True  # whether the task of the last fit is remembered
         self._trainer: Callable[[], Any] = lambda: None  # the Trainer of the last finished task, if it still exists
-        self._steps = 0  # batches in this fit
+        self._steps = 0  # batches of this task
         self._old_best = ""  # the best checkpoint before the task
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -92,13 +93,16 @@ class GPMCallback(TaskMemory, Callback):
         state = checkpoint["callbacks"].get(self.state_key)
         if not state or trainer.state.fn != "fit":  # trainer.test(ckpt_path=…) must not change the memory
             return
-        self._saved = state["memory"]
+        self._saved, self._steps = state["memory"], state["steps"]
         if state["finished"]:  # the next task starts with new optimizers, as if the process had gone on
+            self._steps = 0
             checkpoint.update(loops=None, optimizer_states=[], lr_schedulers=[])
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the memory for a checkpoint."""
-        return {"memory": self.memory.state_dict(), "finished": self._finished} if self._memory else {}
+        if not self._memory:
+            return {}
+        return {"memory": self.memory.state_dict(), "finished": self._finished, "steps": self._steps}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Attaches the memory to the optimizers of the task."""
@@ -132,7 +136,7 @@ class GPMCallback(TaskMemory, Callback):
         if self._restore_best:
             self._load_best(trainer)
         loader = self._batches(trainer) if self._batches else at_most(self._steps, trainer.train_dataloader)
-        self.finish_task(_Transferred(loader, trainer))
+        self.finish_task(Unpadded(_Transferred(loader, trainer)))
         self._finished, self._trainer = True, ref(trainer)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:

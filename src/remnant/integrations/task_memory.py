@@ -71,6 +71,7 @@ class TaskMemory:
             error.add_note("A callback remembers one model. Pass the same model in every task, or make a new callback.")
             raise
         if saved is not None:
+            self._check_tasks(saved["tasks"])
             self._memory.load_state_dict(saved)
         elif len(self._memory):
             self._check_weights()
@@ -88,6 +89,15 @@ class TaskMemory:
         self.memory.detach()
         if self._model is not None:
             REMEMBERED[self._model] = len(self.memory)
+
+    def _check_tasks(self, saved: int) -> None:
+        """Refuses the checkpoint of an earlier task: the memory would forget the tasks since then."""
+        if saved < len(self.memory):
+            raise ValueError(
+                f"This is the checkpoint of an earlier task: its memory holds {saved} task(s), and this callback has "
+                f"remembered {len(self.memory)}. Start the task without a checkpoint, and keep each task's checkpoints in a "
+                "folder of its own. To go back to the earlier task, make a new callback."
+            )
 
     def _check_weights(self) -> None:
         """Refuses weights of another time: they would not fit the memory."""

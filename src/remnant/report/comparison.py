@@ -122,6 +122,11 @@ def compare_runs(roots: Sequence[Path], benchmark: str | None = None) -> Compare
     variants = [variant for variant in collect(reading).variants if variant.runs]
     found = {variant.benchmark for variant in variants}
     where = ", ".join(map(str, roots))
+    if not found and reading.damaged:
+        path, problem = next(iter(reading.damaged))
+        raise UserError(
+            f"{where} contains no run that can be compared. {path}: {problem} remnant clean removes damaged runs."
+        )
     if not found:
         raise UserError(f"{where} contains no finished run to compare. remnant resume continues unfinished ones.")
     if benchmark is not None and benchmark not in found:

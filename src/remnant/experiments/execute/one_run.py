@@ -234,6 +234,8 @@ class RunInProgress:
                 raise ValueError(f"{saved} is not the accuracy matrix after {learned} of {len(self.stream)} tasks")
         if training.epoch:
             self.method.start(task)
+        elif task:
+            self.method.task = task - 1  # between two tasks, the method's state is that of the last one
         diverged = any(line.get("loss") is None for line in self.folder.metrics()[-1:])  # its weights may well be NaN
         check_alike(self.method.state_dict(), state["method"], nan=diverged)
         self.method.load_state_dict(state["method"])

@@ -120,7 +120,8 @@ class Verifier:
         if self.witnesses:
             last = self.witnesses.pop()
             last.probe.before = None
-            self.remember(last.task, last.probe)
+            with self._own_of(last.task):  # as `_drift` will compare them
+                self.remember(last.task, last.probe)
 
     def verify(self, batches: Any, tolerance: float, forward: Forward, recall: Recall | None = None) -> Verification:
         """Compares tensors and outputs; see `GPM.verify`."""

@@ -82,9 +82,14 @@ class RecallMethods:
         Recall drops the part of W outside M_t, and training in the block makes up for that. Steps change only directions that
         are new with the task, so no earlier task changes.
         """
-        with self._recalling().training():
-            yield
-        self._verifier.remember_again()
+        begun = False
+        try:
+            with self._recalling().training():
+                begun = True
+                yield
+        finally:
+            if begun:  # an exception ends the training, and what it has trained stays
+                self._verifier.remember_again()
 
     def which_task(self, batch: Any, *, forward: Forward | None = None) -> Recognition:
         """Recognises the task of each example: the smallest ‖x − B_t·B_tᵀ·x‖ over tasks t, at the first protected layer.
