@@ -28,9 +28,9 @@ def heard(name: str) -> signal.Signals:
 
 
 @contextmanager
-def command(runs: Path, seeds: int, until: str) -> Iterator[subprocess.Popen[str]]:
-    """A run that would take long, once every seed has the file `until`. It ends with the block."""
-    words = ["run", "permuted-digits", "gpm", "--seeds", str(seeds), "--parallel", "2", "--runs", str(runs)]
+def command(runs: Path, seeds: int, until: str, method: str = "gpm") -> Iterator[subprocess.Popen[str]]:
+    """A run that would take long, once the file `until` is there for every seed. It ends with the block."""
+    words = ["run", "permuted-digits", method, "--seeds", str(seeds), "--parallel", "2", "--runs", str(runs)]
     words += ["--device", "cpu", "--set", "training.epochs=5000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "remnant", *words],
@@ -75,3 +75,20 @@ def test_several_seeds_end_without_a_word_of_their_own(name: str, code: int, unt
     for run in find_runs(tmp_path):
         with run.lock():
             assert not run.finished
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_import_that_swallows_exceptions_does_not_swallow_the_signal(name: str, code: int, tmp_path: Path) -> None:
+    """As the compiled modules of scikit-learn do in one interrupt of thirty."""
+    started, own = tmp_path / "started", tmp_path / "own.py"
+    (tmp_path / "swallowing.py").write_text(
+        f"import time\nopen({str(started)!r}, 'w').close()\ntry:\n    time.sleep(1)\nexcept BaseException:\n    pass\n"
+    )
+    own.write_text(
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport swallowing\n"
+        "from remnant.methods import Finetune\nclass Own(Finetune): pass\n"
+    )
+    with command(tmp_path, 1, started.name, f"{own}:Own") as process:
+        process.send_signal(heard(name))
+        said, _ = process.communicate(timeout=60)
+    assert (said, process.returncode) == (SAID, code)
