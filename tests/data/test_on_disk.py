@@ -141,9 +141,10 @@ def test_a_path_that_is_not_there_and_an_option_that_does_not_exist_are_named(tm
         load_stream(saved(tmp_path, **arrays()), taks=2)
     with pytest.raises(UserError, match="is the folder you are in, or holds it"):
         load_stream("../")
-    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 not a zip")
-    with pytest.raises(UserError, match=r"is not a readable .npz file"):
-        load_stream(str(tmp_path / "broken.npz"), tasks=2)
+    for junk in (b"PK\x03\x04 not a zip", b"junk", b""):
+        (tmp_path / "broken.npz").write_bytes(junk)
+        with pytest.raises(UserError, match=r"is not a readable .npz file: np.savez\(path, x=…, y=…\) writes one"):
+            load_stream(str(tmp_path / "broken.npz"), tasks=2)
 
 
 def test_a_fingerprint_changes_with_the_data(tmp_path: Path) -> None:

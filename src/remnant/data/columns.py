@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -47,6 +48,8 @@ def pick(columns: Iterable[str], option: str, where: str, name: str | None = Non
 def npz_tables(path: Path, names: Names) -> dict[str, Table]:
     """The parts of an `.npz` file. Its keys are columns, with the part before or after: x_train, train_images, y."""
     parts: dict[str, dict[str, NDArray[Any]]] = {}
+    if not is_zipfile(path):  # numpy would advise to unpickle it
+        raise DataError(f"{path} is not a readable .npz file: np.savez(path, x=…, y=…) writes one.")
     damage = explaining_damage(f"{path} is not a readable .npz file of arrays")
     with damage, np.load(path, allow_pickle=False) as file:
         for key in file.files:
