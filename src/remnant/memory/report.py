@@ -16,8 +16,8 @@ WEIGHTS_MOVED = (
 )
 BUFFERS_CHANGED = (
     "Buffers or fixed parameters that the forward pass reads have changed since the task began, and old outputs with them: "
-    "{names}. No optimizer moves them: the module or your own code did. A module that is kept in eval mode "
-    '(norm="freeze", unsupported="freeze") must leave them alone; exclude it by name to accept the change.'
+    "{names}. No attached optimizer moves them: the module, another optimizer or your own code did. A module that is kept "
+    'in eval mode (norm="freeze", unsupported="freeze") must leave them alone; exclude it by name to accept the change.'
 )
 
 

@@ -80,7 +80,7 @@ COARSE = (
 
 
 def check_model(protection: Protection) -> None:
-    """Refuses a model whose protected parameters were replaced by other objects (a new head, a swapped layer)."""
+    """Refuses a model whose protected parameters were replaced (a new head, a swapped layer) or have another shape."""
     if protection.sharded:
         reshard(protection.model)
     present = set(protection.model.parameters())
@@ -90,6 +90,11 @@ def check_model(protection: Protection) -> None:
             raise RuntimeError(
                 f"The parameters of {name!r} were replaced after the memory was made. Make a new memory for the model as "
                 "it is now (GPM.load loads saved bases into it)."
+            )
+        if parameter.shape != (then := protection.shapes.get(parameter, parameter.shape)):
+            raise RuntimeError(
+                f"The parameters of {name!r} had the shape {tuple(then)} when the memory was made, and have "
+                f"{tuple(parameter.shape)} now. Exclude a head that grows, and make a new memory for the model as it is now."
             )
 
 

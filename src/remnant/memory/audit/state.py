@@ -1,10 +1,10 @@
-"""State that no optimizer moves, but the module or other code may: buffers, and parameters that do not train.
+"""State that no attached optimizer moves, but other code may: buffers, and parameters that did not train, or did not exist.
 
 No projection can protect it. A buffer's module stays in eval mode; everything else is compared.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from .probe import Probe
 from .trial import SIZE, relative_changes, restored
 
 RENORMALISATIONS = 8  # a shortened row may be too long again by a rounding; 5 times were enough for a million rows
+CHECKED_AT_ONCE = 2**22  # values of a checksum, against the memory that their products take
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -41,8 +42,8 @@ class Buffers:
             if tensor.is_floating_point()
         }
 
-    def others(self) -> dict[str, Tensor]:
-        """The float buffers of other modules that are saved with the model. Others may be caches of any shape."""
+    def others(self, *, floats: bool = True) -> dict[str, Tensor]:
+        """The buffers of other modules that are saved with the model, those with floats or all. The rest may be caches."""
         caches = {
             f"{clean(raw)}.{name}".lstrip(".")
             for raw, module in self._model.named_modules()
@@ -51,16 +52,20 @@ class Buffers:
         return {
             name: tensor
             for name, tensor in self.watched()
-            if tensor.is_floating_point() and not isinstance(tensor, nn.Parameter) and name not in caches
+            if not isinstance(tensor, nn.Parameter)
+            and name not in caches
+            and (tensor.is_floating_point() or not floats)
         }
 
     def watched(self) -> Iterator[tuple[str, Tensor]]:
-        """All but the norms' buffers; nothing with unsupported="free", which frees everything that no rule covers."""
+        """All but the norms' buffers; nothing with unsupported="free", which frees everything that no rule covers.
+
+        A parameter that may train now is watched too, if it did not train or exist when the memory was made.
+        """
         known = {*self._protection.parameters, *self._protection.free.values()}  # trained when the memory was made
         for raw, module in self._model.named_modules() if self._protection.unsupported != "free" else ():
             buffers = () if is_norm(module) and rule_of(module) is None else module.named_buffers(recurse=False)
-            parameters = ((n, p) for n, p in module.named_parameters(recurse=False) if not p.requires_grad)
-            for name, tensor in (*buffers, *parameters):
+            for name, tensor in (*buffers, *module.named_parameters(recurse=False)):
                 full = f"{clean(raw)}.{name}".lstrip(".")
                 if tensor not in known and tensor.layout is torch.strided and self._protection.selects(full):
                     yield full, tensor
@@ -81,8 +86,12 @@ class Buffers:
         if not (self._holding or trained) and self._protection.unsupported == "freeze":
             changed |= self.others()  # without a step nothing tells which of them training changes
         matter: list[str] = []
-        if changed and _matter(probe, changed.values()):
-            matter = [name for name, tensor in changed.items() if _matter(probe, [tensor])]
+        # Zeros, too: a mask that is compared with a bound does not notice small changes.
+        trials = [
+            value for value in (_other_value, _zeros) if changed and depends(probe, changed.values(), value=value)
+        ]
+        if trials:
+            matter = [n for n, t in changed.items() if any(depends(probe, [t], value=value) for value in trials)]
             matter = matter or list(changed)  # together only
         self._harmless = (self._harmless | changed.keys()) - set(matter)
         return matter
@@ -115,9 +124,9 @@ class Buffers:
     def read_by(self, probe: Probe, batch: Any) -> set[str]:
         """Names what has changed since the task began and moves the outputs for a batch."""
         changed = self._changed() if self._holding else {}
-        if not changed or not _matter(probe, changed.values(), batch):
+        if not changed or not depends(probe, changed.values(), batch):
             return set()
-        return {name for name, tensor in changed.items() if _matter(probe, [tensor], batch)}
+        return {name for name, tensor in changed.items() if depends(probe, [tensor], batch)}
 
     def checks(self, probes: Collection[Probe] = (), read: Collection[str] = ()) -> list[LayerCheck]:
         """Compares all state with its value at the task's start.
@@ -126,15 +135,31 @@ class Buffers:
         other batches do. Without a probe, every change counts except a counter's.
         """
         now = {**self.of_norms(), **self.others()}
-        checks = {n: check_still(n, now[n], then, buffer=True) for n, then in self.values.items() if n in now}
-        for name, tensor in self._changed().items() if self._holding else ():
+        pairs = {n: (now[n], then) for n, then in self.values.items() if n in now}
+        checks = {n: check_still(n, *pair, buffer=True) for n, pair in pairs.items() if pair[0].shape == pair[1].shape}
+        reshaped = {n: pair[0] for n, pair in pairs.items() if n not in checks and not _begins_with(*pair)}
+        for name, tensor in {**self._changed(), **reshaped}.items() if self._holding else ():
             counter = tensor.ndim == 0 and not tensor.is_floating_point()
             if not probes:
-                matters = name in checks or not counter
+                matters = name in pairs or not counter
             else:
-                matters = name in read or any(_matter(probe, [tensor]) for probe in probes)
+                matters = name in read or any(depends(probe, [tensor]) for probe in probes)
             checks[name] = LayerCheck(name, float(matters), 0.0, buffer=True)
+        if self._holding and not probes:  # with examples, the outputs tell
+            kinds = {n: checksum(tensor)[0] for n, tensor in self.others(floats=False).items() if n in self.checksums}
+            checks |= {
+                name: LayerCheck(name, 1.0, 0.0, buffer=True)
+                for name, kind in kinds.items()
+                if name not in pairs and kind != self.checksums[name][0]
+            }
         return list(checks.values())
+
+
+def _begins_with(tensor: Tensor, rows: Tensor) -> bool:
+    """Whether a buffer has only got more rows, as the prototypes of classes do when there are new classes."""
+    if not rows.ndim or tensor.shape[1:] != rows.shape[1:] or len(tensor) < len(rows):
+        return False
+    return torch.equal(tensor[: len(rows)], rows.to(tensor))
 
 
 @torch.no_grad()
@@ -155,20 +180,6 @@ def shorten_rows(protection: Protection) -> None:
             torch.embedding_renorm_(each.weight, rows, each.max_norm or 0.0, each.norm_type)
 
 
-@torch.no_grad()
-def _matter(probe: Probe, tensors: Collection[Tensor], batch: Any = None) -> bool:
-    """Whether other values of these tensors change the outputs, for a batch or for the probe's examples."""
-    before = probe.outputs(batch)
-    with restored(tensors):
-        for tensor in tensors:
-            tensor.copy_(_other_value(tensor.detach()))
-        try:
-            after = probe.outputs(batch)
-        except Exception:  # an index out of range, for example
-            return True
-    return bool((relative_changes(before, after) > probe.allowed(before, batch)).any())
-
-
 def _other_value(tensor: Tensor) -> Tensor:
     if tensor.is_floating_point() or tensor.is_complex():
         noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
@@ -179,17 +190,47 @@ def _other_value(tensor: Tensor) -> Tensor:
     return tensor.logical_not() if tensor.dtype is torch.bool else tensor + 1
 
 
+def _zeros(tensor: Tensor) -> Tensor:
+    return torch.zeros_like(tensor) if tensor.any() else torch.ones_like(tensor)
+
+
+@torch.no_grad()
+def depends(
+    probe: Probe,
+    tensors: Collection[Tensor],
+    batch: Any = None,
+    value: Callable[[Tensor], Tensor] = _other_value,
+) -> bool:
+    """Whether other values of these tensors change the outputs, for a batch or for the probe's examples."""
+    before = probe.outputs(batch)
+    with restored(tensors):
+        for tensor in tensors:
+            tensor.copy_(value(tensor.detach()))
+        try:
+            after = probe.outputs(batch)
+        except Exception:  # an index out of range, for example
+            return True
+    return bool((relative_changes(before, after) > probe.allowed(before, batch)).any())
+
+
 def checksum(tensor: Tensor) -> tuple[str, int]:
-    """The kind of a tensor and a number that changes with any of its bits. It is cheap even for a large frozen network."""
+    """The kind of a tensor and a number that changes with any of its bits, and if values change places."""
     own = shard_of(tensor)
     flat = torch.view_as_real(own) if own.is_complex() else own
     flat = (flat.flatten(1) if flat.ndim > 1 else flat.reshape(1, -1)).contiguous()
     bits = flat.view(BITS[flat.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for dim in (0, 1):  # weighted by position in both dimensions, so that an exchange of values counts, too
-        sums = bits.sum(dim, dtype=torch.int64)
-        total = total + (sums * (2 * torch.arange(len(sums), device=sums.device) + 1)).sum()
+    by_row, columns = _factors(len(bits), 2**31, tensor.device), _factors(bits.shape[1], 1, tensor.device)
+    height = max(1, CHECKED_AT_ONCE // max(1, len(columns)))
+    for rows, factors in zip(bits.split(height), by_row.split(height), strict=True):
+        total = total + ((rows * columns).sum(1) * factors).sum()
     return f"{tensor.dtype} {tuple(tensor.shape)}", int(summed(total) if is_sharded(tensor) else total)
+
+
+def _factors(number: int, first: int, device: torch.device) -> Tensor:
+    """Odd numbers without a pattern: a transposed or permuted matrix has another sum Σ_ij r_i·c_j·b_ij (mod 2⁶⁴)."""
+    x = torch.arange(first, first + number, device=device) * 0x1E3779B97F4A7C15
+    return ((x ^ (x >> 29)) * 0x3F58476D1CE4E5B9) | 1
 
 
 def keep_in_eval_mode(module: nn.Module) -> None:

@@ -24,7 +24,7 @@ from ..report import LeakError, TaskCheck, Verification
 from ..weights.discovery import Protection
 from ..weights.distributed import SynchronisedBatches, summed
 from .probe import NARROW_ROUNDINGS, Probe
-from .state import Buffers, checksum
+from .state import Buffers, checksum, depends
 from .trial import change_of, ordinary, percent, placed
 
 if TYPE_CHECKING:
@@ -253,12 +253,15 @@ class Verifier:
         now = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         own = {now[n]: value for n, value in last.unprotected.items() if n in now and now[n].shape == value.shape}
         watched = self.buffers.values.keys() | self.buffers.checksums.keys()  # if the outputs stay, they are not missed
-        gone = [n for n in last.unprotected if n not in now and n not in watched]
+        modules = dict(model.named_modules())
+        gone = [n for n in last.unprotected if n not in now and n not in watched and n.rpartition(".")[0] in modules]
         other_type = [p for p, anchor in anchors.items() if p.dtype != anchor.dtype]
         replaced = anchors is not last.anchors  # a network was loaded, or trained as it is recalled
-        refrozen = [p for p, then in last.fixed.items() if checksum(p)[1] != then[1]]
-        if replaced or gone or other_type or refrozen:
+        if replaced or gone or other_type or not last.path <= set(modules.values()):
             return ""  # a head was removed or the user changed what no anchor holds: the comparison could not tell
+        refrozen = [p for p, then in last.fixed.items() if checksum(p)[1] != then[1]]
+        if refrozen and depends(last.probe, refrozen):
+            return ""
         steps = self._steps()
         with self._anchored(own):
             outputs = last.probe.outputs()

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 
+from ..audit.preconditions import check_model
 from ..weights.own_parts import PART
 from .optimizer_weights import OptimizerWeights
 from .turn_taking import TurnTaking
@@ -72,6 +73,7 @@ class Attachment:
                 "This optimizer trains none of the model's parameters. Build it from the parameters of the memory's model "
                 "(after any wrapper that replaces them), then attach it."
             )
+        check_model(protection)
         new = trained.difference(protection.parameters, protection.free.values())
         for name, parameter in named.items():
             if parameter in new and parameter.requires_grad and protection.selects(name):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import Any, TypeVar
 
 from remnant.errors import did_you_mean, nearest
@@ -98,6 +99,6 @@ def parse_threshold(threshold: ThresholdSetting, layers: Iterable[str]) -> Thres
 
 
 def _check(value: object, name: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) <= 1:
         raise ValueError(f"{name} is {value!r}: a threshold lies in (0, 1], for example 0.97.")
     return float(value)

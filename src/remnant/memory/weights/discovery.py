@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
 from torch.optim.swa_utils import AveragedModel
@@ -95,6 +95,8 @@ class Protection:
         self.frozen: dict[str, Tensor] = {}
         self.norms: dict[str, nn.Module] = {}  # their running statistics are frozen, too
         self.free: dict[str, Tensor] = {}
+        has_shape = (p for p in self.model.parameters() if not isinstance(p, UninitializedParameter))
+        self.shapes: dict[Tensor, Size] = {parameter: parameter.shape for parameter in has_shape}
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in self.named_parameters().items()}
         self._modules = {clean(name): module for name, module in self.model.named_modules()}
         self._check_names()
