@@ -134,20 +134,18 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write(path, to_json(content, indent=2))
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, or None if there is no such file."""
+def read_json(path: Path, remedy: str = "Remove its folder to run it again") -> dict[str, Any] | None:
+    """The JSON object in a file, or None if there is no such file. The error about a damaged one says the remedy."""
     data = read(path)
     try:
         return None if data is None else parse_json(data)
     except ValueError as error:
-        raise damaged(path, error) from error
+        raise damaged(path, error, remedy) from error
 
 
-def damaged(path: Path, error: Exception) -> RunError:
+def damaged(path: Path, error: Exception, remedy: str = "Remove its folder to run it again") -> RunError:
     """The error about a file whose content makes no sense."""
-    return RunError(
-        f"{path} is damaged ({error}). Remove its folder to run it again, or restore the file from a backup."
-    )
+    return RunError(f"{path} is damaged ({error}). {remedy}, or restore the file from a backup.")
 
 
 def as_number(value: Any) -> Any:

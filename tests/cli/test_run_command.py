@@ -306,12 +306,34 @@ def test_keep_copies_the_small_files_of_finished_runs(folder: Path) -> None:
     assert kept.result() is not None
     assert not list(kept.path.glob("checkpoint*"))
     assert not (kept.path / "metrics.jsonl").exists()
+    before = (kept.path / "accuracy.csv").read_bytes()
+    assert "Kept 1 run in kept." in remnant("keep", "kept").stdout  # the same once more
+    (ours,) = (run for run in find_runs(folder / "runs") if run.finished)
+    changed = before.replace(b"0.", b"0.0", 1)
+    (kept.path / "accuracy.csv").write_bytes(changed)
+    refused = remnant("keep", "kept", code=1).stderr.replace("\n", " ")
+    assert f"has other accuracies than {ours.path.relative_to(folder)}" in refused
+    assert (kept.path / "accuracy.csv").read_bytes() == changed
+    (kept.path / "accuracy.csv").write_bytes(before)
     assert "There is no folder nowhere" in remnant("keep", "kept", "--runs", "nowhere", code=1).stderr
     assert "Name another folder" in remnant("keep", "runs", code=1).stderr
     (folder / "none").mkdir()
     assert (
         "No run in none is finished, so nothing was kept." in remnant("keep", "kept", "--runs", "none", code=1).stderr
     )
+
+
+@pytest.mark.parametrize("damage", ["accuracy.csv is gone", "result.json has another accuracy"])
+def test_a_damaged_result_is_not_shown_as_finished(damage: str, folder: Path) -> None:
+    remnant("run", "permuted-digits", "gpm", *FEW)
+    (run,) = find_runs(folder / "runs")
+    if damage == "accuracy.csv is gone":
+        (run.path / "accuracy.csv").unlink()
+    else:
+        text = (run.path / "result.json").read_text()
+        (run.path / "result.json").write_text(re.sub(r'"acc": [0-9.]+', '"acc": 0.999', text))
+    for words in (["run", "permuted-digits", "gpm", *FEW], ["resume", "runs"]):
+        assert "to run it again" in remnant(*words, code=1).stderr.replace("\n", " ")
 
 
 def test_brackets_in_a_path_are_no_markup(folder: Path) -> None:

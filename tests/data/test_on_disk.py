@@ -89,7 +89,7 @@ def test_keys_name_the_part_and_other_keys_can_be_chosen(tmp_path: Path) -> None
         (arrays(), {"x": "z"}, "x=z: there is no such column. There are x, y."),
         (arrays(), {"task": "when"}, "task=when: there is no such column"),
         (arrays(), {}, "has 4 classes. Say how many tasks they make: --set stream.tasks=2"),
-        (arrays(), {"tasks": 5}, "has 4 classes. Say how many tasks"),
+        (arrays(), {"tasks": 5}, "has 4 classes, too few for tasks=5. Say how many tasks"),
         (arrays(), {"tasks": 4, "test": 0.4}, "has one class"),
         (arrays(), {"tasks": 2, "size": [8, 8]}, "size=[8, 8]: "),
         (arrays() | {"task": np.arange(12) // 6}, {"tasks": 2}, "already says which task an example belongs to"),

@@ -17,7 +17,7 @@ from remnant.experiments.runs import find_runs
 
 pytest.importorskip("typer")
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no such signals")
-SAID = "Interrupted. Finished tasks are kept. Continue with remnant resume.\n"
+SAID = "Interrupted. Finished tasks are kept. Run the same command again to continue.\n"
 
 
 def heard(name: str) -> signal.Signals:

@@ -90,7 +90,7 @@ class FriendlyGroup(TyperGroup):
             raise
         except KeyboardInterrupt as interrupt:
             trains = ctx.invoked_subcommand in ("run", "resume", "sweep", "reproduce")
-            kept = " Finished tasks are kept. Continue with remnant resume." if trains else ""
+            kept = " Finished tasks are kept. Run the same command again to continue." if trains else ""
             print_text(f"Interrupted.{kept}", err)
             raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
 

@@ -74,8 +74,9 @@ class Division:
                 yield title, lambda table, value=value: table.task == value  # type: ignore[misc]
             return
         if self.tasks is None or self.tasks > len(classes):
+            given = "" if self.tasks is None else f", too few for tasks={self.tasks}"
             raise DataError(
-                f"{train.where} has {len(classes)} classes. Say how many tasks they make: --set stream.tasks="
+                f"{train.where} has {len(classes)} classes{given}. Say how many tasks they make: --set stream.tasks="
                 f"{max(len(classes) // 2, 1)}, for example."
             )
         order = ordered_classes(len(classes), self.class_order, self.seed)

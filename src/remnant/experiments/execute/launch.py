@@ -20,7 +20,7 @@ from remnant.data import BUILT_IN, load_stream
 from remnant.errors import RunError, UserError
 from remnant.training import run_to_completion
 
-from ..runs import RunFolder, check_files, finished_before
+from ..runs import RunFolder, check_files, finished_before, read_result
 from ..settings import Settings
 from .gpu_scheduler import run_on_gpu
 from .one_run import Progress, RunInProgress, Watcher
@@ -224,6 +224,7 @@ def run_together(
             for seed in attempt.plan.seeds:
                 attempt.folders.append(folder := attempt.plan.folder(seed))
                 if folder.finished:
+                    read_result(folder)  # a damaged one is not shown
                     folder.clear_checkpoints()  # a kill right after the result leaves them
                     attempt.watch(Progress(seed, note=finished_before(folder)))
         except Exception as error:

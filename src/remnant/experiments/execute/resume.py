@@ -7,7 +7,7 @@ from typing import Any
 
 from remnant.errors import RunError
 
-from ..runs import RunFolder, doubtful_files, readable_runs
+from ..runs import RunFolder, doubtful_files, read_result, readable_runs
 from ..settings import Settings
 from .launch import EXECUTION, HERE, Plan
 
@@ -35,6 +35,7 @@ def unfinished(
     for folder in found:
         try:
             if folder.finished:
+                read_result(folder)
                 folder.clear_checkpoints()  # a kill right after the result leaves them
                 continue
             how = {**(folder.execution() or {}), **changed}

@@ -96,7 +96,7 @@ class Search:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(self.path.with_suffix(".lock"), timeout=0):
-                self.trials = (read_json(self.path) or {}).get("trials", [])
+                self.trials = (read_json(self.path, "Remove the file to search again") or {}).get("trials", [])
                 yield
         except Timeout:
             raise RunError(

@@ -1,7 +1,7 @@
 """Run folders: the files of a run, written safely and read with checks. A `RunError` names the file that is wrong."""
 
 from .cleaning import KINDS, Unwanted, find_unwanted, is_being_written, remove_run
-from .contents import CHECKPOINT_SHAPE, DriftHistogram, File, RunContents, RunResult, check, check_alike
+from .contents import CHECKPOINT_SHAPE, DriftHistogram, File, RunContents, RunResult, check, check_alike, read_result
 from .find import find_runs, keep_results, readable_runs, run_folders
 from .folder import RunFolder, folder_name
 from .provenance import check_files, doubtful_files, environment, finished_before, note_code
@@ -27,6 +27,7 @@ __all__ = [
     "is_being_written",
     "keep_results",
     "note_code",
+    "read_result",
     "readable_runs",
     "remove_run",
     "run_folders",

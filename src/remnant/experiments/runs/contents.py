@@ -169,14 +169,8 @@ def read_checked(path: Path) -> dict[str, Any] | None:
 
 def read_contents(folder: RunFolder) -> RunContents:
     """Reads all measurements of a run, typed and checked against each other; RunError if a file is damaged."""
-    matrix, result, drift = folder.matrix(), folder.result(), folder.drift() or {}
-    environment, ranks = folder.environment() or {}, folder.ranks() or {}
-    if result is not None and (matrix is None or matrix.learned < matrix.tasks):
-        raise RunError(f"{folder.path / File.RESULT} exists, but {File.ACCURACY} is missing or incomplete.")
-    if result is not None and matrix is not None and abs(result["acc"] - (acc := average_accuracy(matrix))) > 1e-6:
-        raise RunError(
-            f"{folder.path / File.RESULT} says ACC {result['acc']:.4f}, but {File.ACCURACY} gives {acc:.4f}."
-        )
+    matrix, result = read_result(folder)
+    environment, ranks, drift = folder.environment() or {}, folder.ranks() or {}, folder.drift() or {}
     for layer, parts in drift.items():
         rising = all(low < high for low, high in pairwise(parts["edges"]))
         if not rising or not 0 < len(parts["counts"]) == len(parts["edges"]) - 1:
@@ -188,6 +182,19 @@ def read_contents(folder: RunFolder) -> RunContents:
     numbers = result and {each.name: result[each.name] for each in fields(RunResult) if each.name in result}
     typed = RunResult(**numbers) if numbers else None
     return RunContents(folder, _digest(folder.settings), environment, matrix, typed, ranks, histograms)
+
+
+def read_result(folder: RunFolder) -> tuple[AccuracyMatrix | None, dict[str, Any] | None]:
+    """Reads a run's accuracies and its result, if it has one; RunError if they are damaged or contradict each other."""
+    matrix, result = folder.matrix(), folder.result()
+    remedy = f"Remove {folder.path} to run it again, or restore the file from a backup."
+    if result is not None and (matrix is None or matrix.learned < matrix.tasks):
+        raise RunError(f"{folder.path / File.RESULT} exists, but {File.ACCURACY} is missing or incomplete. {remedy}")
+    if result is not None and matrix is not None and abs(result["acc"] - (acc := average_accuracy(matrix))) > 1e-6:
+        raise RunError(
+            f"{folder.path / File.RESULT} says ACC {result['acc']:.4f}, but {File.ACCURACY} gives {acc:.4f}. {remedy}"
+        )
+    return matrix, result
 
 
 def _digest(settings: Mapping[str, Any]) -> str:

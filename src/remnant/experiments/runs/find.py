@@ -51,7 +51,10 @@ def run_folders(root: Path) -> list[Path]:
 def keep_results(run: RunFolder, target: Path) -> Path:
     """Copies a finished run's small files (no metrics, no checkpoints) to the same path below `target`, and returns it.
 
-    An older copy is replaced as a whole: its result is removed first and the new one is written last.
+    An older copy with the same accuracies is replaced as a whole: its result is removed first and the new one written last.
+
+    Raises:
+        RunError: If the run is not finished, or another result of it is there.
     """
     if not run.finished:
         raise RunError(f"{run.path} is not finished: it has no {File.RESULT} yet. Resume it first.")
@@ -60,6 +63,12 @@ def keep_results(run: RunFolder, target: Path) -> Path:
         kept.mkdir(parents=True, exist_ok=True)
         if kept.samefile(run.path):
             return kept
+        there = read(kept / File.ACCURACY) if (kept / File.RESULT).is_file() else None
+        if there and there != read(run.path / File.ACCURACY):
+            raise RunError(
+                f"{kept} has other accuracies than {run.path}, perhaps from another machine, and was not replaced. Remove "
+                "the folder to keep the new ones, or keep them elsewhere."
+            )
         (kept / File.RESULT).unlink(missing_ok=True)
     for name in (File.SETTINGS, File.ENVIRONMENT, File.ACCURACY, File.RANKS, File.DRIFT, File.RESULT):
         if (data := read(run.path / name)) is not None:
