@@ -115,7 +115,7 @@ def test_an_unprotected_buffer_is_reported_after_the_first_task_and_by_verify() 
         LeakError, match=r"^Buffers or fixed parameters that the forward pass reads have changed.*'1\.m'.*No attached optimizer"
     ) as error:
         memory.verify()
-    assert "attached" not in str(error.value)
+    assert "Protected weights moved" not in str(error.value)
     with pytest.warns(UserWarning, match=r"^Buffers or fixed parameters .* have changed.*'1\.m'") as caught:
         memory.consolidate(NEW)
     assert not any("optimizer that trains" in str(warning.message) for warning in caught)
