@@ -1,7 +1,10 @@
 """The base of every error that a user can fix, and the name that somebody probably meant."""
 
+import sys
+import traceback
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
 
 SEVERAL = 3  # names in one hint, at most
 
@@ -12,6 +15,13 @@ class UserError(Exception):
 
 class RunError(UserError, RuntimeError):
     """A run, or a file, that the user can put right. The message says how."""
+
+
+def own_line(error: BaseException) -> str:
+    """Names the last line in the error's traceback that is the user's, neither ours nor a library's: " (mine.py, line 9)"."""
+    elsewhere = ("<", str(Path(__file__).parent), sys.prefix, sys.base_prefix)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(elsewhere)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:

@@ -323,6 +323,16 @@ def test_keep_copies_the_small_files_of_finished_runs(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("seeds", ["1", "2"])
+def test_a_file_that_an_own_hook_misses_is_named_with_its_line(seeds: str, folder: Path) -> None:
+    Path("mine.py").write_text(
+        "from remnant.methods import Finetune\n\n\n"
+        "class Own(Finetune):\n    def on_epoch_end(self) -> None:\n        open('notes.txt')\n"
+    )
+    said = remnant("run", "permuted-digits", "mine.py:Own", *FEW, "--seeds", seeds, "--parallel", seeds, code=1).stderr
+    assert "No such file or directory: 'notes.txt' (mine.py, line 6)" in said.replace("\n", " ")
+
+
 @pytest.mark.parametrize("damage", ["accuracy.csv is gone", "result.json has another accuracy"])
 def test_a_damaged_result_is_not_shown_as_finished(damage: str, folder: Path) -> None:
     remnant("run", "permuted-digits", "gpm", *FEW)

@@ -14,7 +14,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from remnant import __version__
-from remnant.errors import UserError
+from remnant.errors import UserError, own_line
 
 UsageError: Any = typer.BadParameter.__base__  # of click, or of the copy of click that newer releases of typer have
 out = Console()
@@ -66,7 +66,8 @@ def print_rows(
 def print_failure(error: Exception, name: str = "") -> None:
     """Prints any error of the work called `name`, so that other work can continue."""
     if isinstance(error, UserError | OSError):
-        print_error(f"{name}: {error}" if name else str(error))
+        line = "" if isinstance(error, UserError) else own_line(error)
+        print_error(f"{name}: {error}{line}" if name else f"{error}{line}")
     else:  # a bug, most likely in the user's own method: its author needs the traceback
         traceback.print_exception(error)
 
@@ -83,7 +84,7 @@ class FriendlyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except (UserError, OSError) as error:
-            print_error(str(error))
+            print_failure(error)
             raise typer.Exit(1) from None
         except UsageError as error:
             error.message = _shortened(error.message)

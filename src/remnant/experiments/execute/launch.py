@@ -282,7 +282,10 @@ def _failure(attempt: _Attempt) -> Exception:
     for error in attempt.errors:
         if not isinstance(error, UserError | OSError):  # a bug: the sentence below does not show where
             traceback.print_exception(error)
-    return RunError(" ".join([*sorted(set(map(str, attempt.errors))), KEPT]))
+    sentences = sorted(
+        {f"{error}".removesuffix(".") + "." * (not f"{error}".endswith("?")) for error in attempt.errors}
+    )
+    return RunError(" ".join([*sentences, KEPT]))
 
 
 def _remove_if_unused(folder: RunFolder, watch: Watcher) -> None:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from remnant.errors import RunError, UserError, did_you_mean
+from remnant.errors import RunError, UserError, did_you_mean, own_line
 
 from .one_run import Progress
 
@@ -54,8 +54,10 @@ def failures(job: Job, run: Callable[[], None], show: Callable[[str], object]) -
         run()
     except RunError as error:  # its message names the run
         return [str(error)]
-    except (UserError, OSError) as error:
+    except UserError as error:
         return [f"{job}: {error}"]
+    except OSError as error:
+        return [f"{job}: {error}{own_line(error)}"]
     except Exception as error:  # most likely in the user's own method: show all of it
         show(traceback.format_exc())
         return [f"{job}: {type(error).__name__}: {error}"]
