@@ -1,6 +1,6 @@
 """The base of every error that a user can fix, and the name that somebody probably meant."""
 
-import sys
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
@@ -19,7 +19,8 @@ class RunError(UserError, RuntimeError):
 
 def own_line(error: BaseException) -> str:
     """Names the last line in the error's traceback that is the user's, neither ours nor a library's: " (mine.py, line 9)"."""
-    elsewhere = ("<", str(Path(__file__).parent), sys.prefix, sys.base_prefix)
+    libraries = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    elsewhere = ("<", str(Path(__file__).parent), *libraries)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(elsewhere)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 

@@ -16,6 +16,7 @@ LARGEST = 2**30  # bytes of a file that is read as a whole
 DEEPEST = 50  # levels of JSON
 DECODER = json.JSONDecoder(parse_constant=lambda name: None)  # null for NaN and infinities
 BRACKET = re.compile(rb"[\[{]")
+RUN_AGAIN = "Remove its folder to run it again"  # the remedy for a damaged file of a run
 TEMPORARY = re.compile(r"\.(.+)\.(\d+)\.tmp")
 
 
@@ -134,7 +135,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write(path, to_json(content, indent=2))
 
 
-def read_json(path: Path, remedy: str = "Remove its folder to run it again") -> dict[str, Any] | None:
+def read_json(path: Path, remedy: str = RUN_AGAIN) -> dict[str, Any] | None:
     """The JSON object in a file, or None if there is no such file. The error about a damaged one says the remedy."""
     data = read(path)
     try:
@@ -143,7 +144,7 @@ def read_json(path: Path, remedy: str = "Remove its folder to run it again") -> 
         raise damaged(path, error, remedy) from error
 
 
-def damaged(path: Path, error: Exception, remedy: str = "Remove its folder to run it again") -> RunError:
+def damaged(path: Path, error: Exception, remedy: str = RUN_AGAIN) -> RunError:
     """The error about a file whose content makes no sense."""
     return RunError(f"{path} is damaged ({error}). {remedy}, or restore the file from a backup.")
 

@@ -79,7 +79,7 @@ def test_several_seeds_end_without_a_word_of_their_own(name: str, code: int, unt
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_an_import_that_swallows_exceptions_does_not_swallow_the_signal(name: str, code: int, tmp_path: Path) -> None:
-    """As the compiled modules of scikit-learn do in one interrupt of thirty."""
+    """As the compiled modules of scikit-learn sometimes do."""
     started, own = tmp_path / "started", tmp_path / "own.py"
     (tmp_path / "swallowing.py").write_text(
         f"import time\nopen({str(started)!r}, 'w').close()\ntry:\n    time.sleep(1)\nexcept BaseException:\n    pass\n"

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from remnant.data import BUILT_IN, Split, Stream, load_stream
-from remnant.errors import RunError, UserError
+from remnant.errors import RunError, UserError, own_line
 from remnant.memory import UnsupportedError
 from remnant.methods import METHODS, Method
 from remnant.models import MODELS, Network, build
-from remnant.registry import IN_FILE, file_of
+from remnant.registry import IN_FILE
 
 from ..settings import Settings
 
@@ -52,8 +51,7 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
         if "allocate memory" in str(error) or isinstance(error, MemoryError):
             raise RunError(f"{name} {TOO_LARGE}") from error
         if IN_FILE in name or isinstance(error, SystemExit):
-            line = _line(error, name)
-            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{line}.") from error
+            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{own_line(error)}.") from error
         if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
             raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
         raise
@@ -85,7 +83,7 @@ def _check_inputs(network: Network, x: Tensor, name: str) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             features = copy.deepcopy(network).eval().features(x)
     except Exception as error:
-        line = _line(error, name) if IN_FILE in name else ""
+        line = own_line(error) if IN_FILE in name else ""
         raise RunError(
             f"{name} cannot take inputs of {x.dtype} and shape {tuple(x.shape[1:])} ({type(error).__name__}: {error}"
             f"{line}). Change its `features` or the inputs of the stream, or choose another network (network.name); int64 "
@@ -97,10 +95,3 @@ def _check_inputs(network: Network, x: Tensor, name: str) -> None:
             f"{name}: `features` returns {found} for {len(x)} inputs, where `attach_heads` was told {wanted[1]} features: "
             f"it must return {wanted}. Flatten its output, or call attach_heads with its width."
         )
-
-
-def _line(error: BaseException, name: str) -> str:
-    """Names the last line of the user's file in the traceback."""
-    file = file_of(name).resolve()
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    return f" ({file.name}, line {lines[-1]})" if lines else ""

@@ -282,9 +282,8 @@ def _failure(attempt: _Attempt) -> Exception:
     for error in attempt.errors:
         if not isinstance(error, UserError | OSError):  # a bug: the sentence below does not show where
             traceback.print_exception(error)
-    sentences = sorted(
-        {f"{error}".removesuffix(".") + "." * (not f"{error}".endswith("?")) for error in attempt.errors}
-    )
+    texts = {str(error) for error in attempt.errors}
+    sentences = sorted(text if text.endswith((".", "?")) else f"{text}." for text in texts)
     return RunError(" ".join([*sentences, KEPT]))
 
 

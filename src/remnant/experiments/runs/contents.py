@@ -18,7 +18,7 @@ from torch import Tensor
 
 from remnant.errors import RunError, UserError
 from remnant.evaluation import AccuracyMatrix, average_accuracy
-from remnant.files import damaged, parse_json, read
+from remnant.files import RUN_AGAIN, damaged, parse_json, read
 from remnant.options import PLAIN, Kind, number, or_none, whole
 
 from ..settings import Settings
@@ -187,12 +187,13 @@ def read_contents(folder: RunFolder) -> RunContents:
 def read_result(folder: RunFolder) -> tuple[AccuracyMatrix | None, dict[str, Any] | None]:
     """Reads a run's accuracies and its result, if it has one; RunError if they are damaged or contradict each other."""
     matrix, result = folder.matrix(), folder.result()
-    remedy = f"Remove {folder.path} to run it again, or restore the file from a backup."
     if result is not None and (matrix is None or matrix.learned < matrix.tasks):
-        raise RunError(f"{folder.path / File.RESULT} exists, but {File.ACCURACY} is missing or incomplete. {remedy}")
+        raise RunError(
+            f"{folder.path / File.RESULT} exists, but {File.ACCURACY} is missing or incomplete. {RUN_AGAIN}."
+        )
     if result is not None and matrix is not None and abs(result["acc"] - (acc := average_accuracy(matrix))) > 1e-6:
         raise RunError(
-            f"{folder.path / File.RESULT} says ACC {result['acc']:.4f}, but {File.ACCURACY} gives {acc:.4f}. {remedy}"
+            f"{folder.path / File.RESULT} says ACC {result['acc']:.4f}, but {File.ACCURACY} gives {acc:.4f}. {RUN_AGAIN}."
         )
     return matrix, result
 

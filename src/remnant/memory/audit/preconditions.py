@@ -91,7 +91,7 @@ def check_model(protection: Protection) -> None:
                 f"The parameters of {name!r} were replaced after the memory was made. Make a new memory for the model as "
                 "it is now (GPM.load loads saved bases into it)."
             )
-        if parameter.shape != (then := protection.shapes.get(parameter, parameter.shape)):
+        if parameter.shape != (then := protection.shapes[parameter]):
             raise RuntimeError(
                 f"The parameters of {name!r} had the shape {tuple(then)} when the memory was made, and have "
                 f"{tuple(parameter.shape)} now. Exclude a head that grows, and make a new memory for the model as it is now."

@@ -43,7 +43,7 @@ class Buffers:
         }
 
     def others(self, *, floats: bool = True) -> dict[str, Tensor]:
-        """The buffers of other modules that are saved with the model, those with floats or all. The rest may be caches."""
+        """The saved buffers of modules that are no norms: those of floats, or all. The other buffers may be caches."""
         caches = {
             f"{clean(raw)}.{name}".lstrip(".")
             for raw, module in self._model.named_modules()
@@ -87,11 +87,10 @@ class Buffers:
             changed |= self.others()  # without a step nothing tells which of them training changes
         matter: list[str] = []
         # Zeros, too: a mask that is compared with a bound does not notice small changes.
-        trials = [
-            value for value in (_other_value, _zeros) if changed and depends(probe, changed.values(), value=value)
-        ]
+        values = (_other_value, _zeros_or_ones) if changed else ()
+        trials = [value for value in values if outputs_depend(probe, changed.values(), value=value)]
         if trials:
-            matter = [n for n, t in changed.items() if any(depends(probe, [t], value=value) for value in trials)]
+            matter = [n for n, t in changed.items() if any(outputs_depend(probe, [t], value=value) for value in trials)]
             matter = matter or list(changed)  # together only
         self._harmless = (self._harmless | changed.keys()) - set(matter)
         return matter
@@ -124,9 +123,9 @@ class Buffers:
     def read_by(self, probe: Probe, batch: Any) -> set[str]:
         """Names what has changed since the task began and moves the outputs for a batch."""
         changed = self._changed() if self._holding else {}
-        if not changed or not depends(probe, changed.values(), batch):
+        if not changed or not outputs_depend(probe, changed.values(), batch):
             return set()
-        return {name for name, tensor in changed.items() if depends(probe, [tensor], batch)}
+        return {name for name, tensor in changed.items() if outputs_depend(probe, [tensor], batch)}
 
     def checks(self, probes: Collection[Probe] = (), read: Collection[str] = ()) -> list[LayerCheck]:
         """Compares all state with its value at the task's start.
@@ -143,15 +142,12 @@ class Buffers:
             if not probes:
                 matters = name in pairs or not counter
             else:
-                matters = name in read or any(depends(probe, [tensor]) for probe in probes)
+                matters = name in read or any(outputs_depend(probe, [tensor]) for probe in probes)
             checks[name] = LayerCheck(name, float(matters), 0.0, buffer=True)
         if self._holding and not probes:  # with examples, the outputs tell
-            kinds = {n: checksum(tensor)[0] for n, tensor in self.others(floats=False).items() if n in self.checksums}
-            checks |= {
-                name: LayerCheck(name, 1.0, 0.0, buffer=True)
-                for name, kind in kinds.items()
-                if name not in pairs and kind != self.checksums[name][0]
-            }
+            for name, tensor in self.others(floats=False).items():
+                if name in self.checksums.keys() - pairs and checksum(tensor)[0] != self.checksums[name][0]:
+                    checks[name] = LayerCheck(name, 1.0, 0.0, buffer=True)
         return list(checks.values())
 
 
@@ -190,12 +186,12 @@ def _other_value(tensor: Tensor) -> Tensor:
     return tensor.logical_not() if tensor.dtype is torch.bool else tensor + 1
 
 
-def _zeros(tensor: Tensor) -> Tensor:
+def _zeros_or_ones(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor) if tensor.any() else torch.ones_like(tensor)
 
 
 @torch.no_grad()
-def depends(
+def outputs_depend(
     probe: Probe,
     tensors: Collection[Tensor],
     batch: Any = None,

@@ -24,7 +24,7 @@ from ..report import LeakError, TaskCheck, Verification
 from ..weights.discovery import Protection
 from ..weights.distributed import SynchronisedBatches, summed
 from .probe import NARROW_ROUNDINGS, Probe
-from .state import Buffers, checksum, depends
+from .state import Buffers, checksum, outputs_depend
 from .trial import change_of, ordinary, percent, placed
 
 if TYPE_CHECKING:
@@ -259,9 +259,9 @@ class Verifier:
         replaced = anchors is not last.anchors  # a network was loaded, or trained as it is recalled
         if replaced or gone or other_type or not last.path <= set(modules.values()):
             return ""  # a head was removed or the user changed what no anchor holds: the comparison could not tell
-        refrozen = [p for p, then in last.fixed.items() if checksum(p)[1] != then[1]]
-        if refrozen and depends(last.probe, refrozen):
-            return ""
+        moved_fixed = [p for p, then in last.fixed.items() if checksum(p)[1] != then[1]]
+        if moved_fixed and outputs_depend(last.probe, moved_fixed):
+            return ""  # only their checksums are kept, so their old values cannot be put back
         steps = self._steps()
         with self._anchored(own):
             outputs = last.probe.outputs()

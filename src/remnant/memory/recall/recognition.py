@@ -56,7 +56,7 @@ def _quick_residuals(rows: Tensor, sizes: Tensor, subspaces: list[Subspace]) -> 
 
 def _residuals(rows: Tensor, subspaces: list[Subspace]) -> Tensor:
     """‖x − B·Bᵀ·x‖² of every example, summed over the groups."""
-    return sum(subspace.remove(x).square().sum(dim=(1, 2)) for x, subspace in zip(rows, subspaces, strict=True))  # type: ignore
+    return sum(subspace.remove(x).square().sum(dim=(1, 2)) for x, subspace in zip(rows, subspaces, strict=True))  # type: ignore[return-value]
 
 
 def _residuals_of_indices(indices: Tensor, subspace: Subspace) -> Tensor:
