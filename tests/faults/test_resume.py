@@ -42,7 +42,7 @@ def stream(seed):
 
 EPOCHS = "training.epochs=4"
 DIGITS = ("stream.tasks=3", "training.batch=20")
-PICTURE_NET = ("network.name=alexnet", "network.width=2", "training.batch=10")
+PICTURE_NET = ("network.name=alexnet", "network.width=2", "network.dropout=[0.2,0.5]", "training.batch=10")
 FEW, ALEXNET = (*DIGITS, EPOCHS), (*PICTURE_NET, EPOCHS)
 STOPPING = ("training.epochs=8", "training.patience=1", "training.factor=3", "training.lr_min=0.005")
 

@@ -109,7 +109,7 @@ def test_bias_units_in_every_layer_if_asked_for(name):
 
 
 def test_alexnets_dropout_is_a_fifth_in_the_first_two_layers_and_half_in_the_rest():
-    network = paper_network("alexnet").train()
+    network = build("alexnet", norm="batch", **SETTINGS["alexnet"]).train()
     rates: list[float] = []
     for dropout in (m for m in network.modules() if isinstance(m, ReluDropout)):
         dropout.register_forward_hook(lambda module, *_: rates.append(module.rate))

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from remnant.accelerated import fuse_activations
 from remnant.models import MLP, MODELS, LeNet, Network, build
-from remnant.models.convolutional import ResponseNorm
+from remnant.models.convolutional import ReluDropout, ResponseNorm
 from remnant.options import OptionError
 from remnant.registry import UnknownNameError
 
@@ -163,6 +163,22 @@ def test_example_is_one_input_as_the_network_takes_it(name):
 
 
 # Normalisation
+
+
+def test_an_alexnet_has_the_same_outputs_in_training_once_its_running_statistics_are_those_of_the_batch():
+    """Dropout would change them: it adds variance in training, which the statistics keep for the test."""
+    network, x = small("alexnet", norm="running"), images(64)
+    for norm in (module for module in network.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)):
+        norm.momentum = 1.0
+    with torch.no_grad():
+        trained = network.train().features(x)
+        tested = network.eval().features(x)
+    torch.testing.assert_close(tested, trained, rtol=0.1, atol=0.1)  # the stored variance is the unbiased one
+
+
+def test_an_alexnet_with_running_statistics_drops_values_if_asked_to():
+    network = small("alexnet", norm="running", dropout=[0.1, 0.3])
+    assert [module.rate for module in network.modules() if isinstance(module, ReluDropout)] == [0.1, 0.1, 0.3, 0.3, 0.3]
 
 
 @pytest.mark.parametrize("name", NORMALISING)

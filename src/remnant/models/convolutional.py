@@ -176,7 +176,8 @@ class AlexNet(Network):
 
     Args:
         width: filters of the first convolution. The paper's 64 gives 64, 128, 256 filters and 2048, 2048 units.
-        dropout: the rates after the first two layers and after the others.
+        dropout: the rates after the first two layers and after the others; without it the paper's 0.2 and 0.5 with `batch`,
+            and 0 with `running`: dropout adds variance, which running statistics would expect of the test as well.
         norm: `running` for ordinary batch normalisation, `batch` for the current batch's statistics, as in the paper.
     """
 
@@ -186,13 +187,13 @@ class AlexNet(Network):
         classes: int | Sequence[int],
         *,
         width: Annotated[int, whole(1, 10_000)] = 64,
-        dropout: tuple[Share, Share] = (0.2, 0.5),
+        dropout: tuple[Share, Share] | None = None,
         norm: Norm = "running",
         bias: bool = False,
     ) -> None:
         super().__init__(input_shape, classes)
         units = 32 * width
-        early, late = dropout
+        early, late = dropout or ((0.2, 0.5) if norm == "batch" else (0.0, 0.0))
         self.conv1 = nn.Conv2d(image_channels(self), width, 4, bias=bias)
         self.norm1 = norm_after(self.conv1, norm)
         self.conv2 = nn.Conv2d(width, 2 * width, 3, bias=bias)
