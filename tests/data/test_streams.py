@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from originals import REAL_ROOT, digits_like
 
-from remnant.data import BENCHMARKS, BUILT_IN, DATASETS, DataError, Split, load_stream
+from remnant.data import BENCHMARKS, BUILT_IN, DATASETS, DataError, Split, Stream, load_stream
 from remnant.data.class_groups import FIVE, SUPERCLASS_ORDERS
 from remnant.data.permuted import pmnist, rotation
 from remnant.data.task_builder import CIFAR, normalise
@@ -89,6 +90,42 @@ def test_a_function_or_a_stream_can_be_given_as_an_object(fake_sets: Callable[..
         load_stream(by_function, tasks=3)
     with pytest.raises(UserError, match=r"no such option of 'pmnist'\. Did you mean 'tasks'"):
         load_stream(pmnist, task=3)
+
+
+@given(name=st.sampled_from(DIGITS), first=st.integers(1, 10))
+def test_first_leaves_out_later_tasks_and_changes_nothing_else(name: str, first: int) -> None:
+    pytest.importorskip("sklearn")
+    whole, part = load_stream(name, seed=1), load_stream(name, seed=1, first=first)
+    assert len(part) == first
+    assert part.head_sizes == whole.head_sizes
+    assert part.options == {**whole.options, "first": first}
+    assert torch.equal(part[first - 1].train.x, whole[first - 1].train.x)
+
+
+def test_first_leaves_out_the_heads_of_later_tasks(fake_sets: Callable[..., object]) -> None:
+    fake_sets(cifar100=cifar_like())
+    whole = load_stream("split-cifar100")
+    ready = load_stream(whole, first=2)
+    assert ready.head_sizes == load_stream("split-cifar100", first=2).head_sizes == (10, 10)
+    assert ready.tasks == whole.tasks[:2]
+    assert load_stream(whole, first=None).tasks == whole.tasks
+
+
+def test_first_must_be_a_number_of_tasks_that_there_are() -> None:
+    pytest.importorskip("sklearn")
+    with pytest.raises(DataError, match="first=11: stream 'permuted-digits' has only 10 tasks"):
+        load_stream("permuted-digits", first=11)
+    with pytest.raises(UserError, match="first takes a whole number from 1"):
+        load_stream("permuted-digits", first=0)
+
+
+def test_a_streams_own_option_of_that_name_is_its_own() -> None:
+    def own(first: str = "a") -> Stream:
+        return replace(load_stream("permuted-digits", tasks=2), name=first)
+
+    pytest.importorskip("sklearn")
+    assert load_stream(own, first="b").name == "b"
+    assert len(load_stream(own)) == 2
 
 
 def test_an_entry_point_is_a_stream_like_the_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "BUILT_IN",
     "DATASETS",
     "DATA_PATH",
+    "FIRST",
     "DataError",
     "Dataset",
     "MissingDataError",
@@ -32,11 +33,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .benchmarks import BENCHMARKS, BUILT_IN, DATA_PATH, data_path, load_stream
+    from .benchmarks import BENCHMARKS, BUILT_IN, DATA_PATH, FIRST, data_path, load_stream
     from .stream import Split, Stream, Task
 else:  # these import torch
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        dict.fromkeys(("BENCHMARKS", "BUILT_IN", "DATA_PATH", "data_path", "load_stream"), ".benchmarks")
+        dict.fromkeys(("BENCHMARKS", "BUILT_IN", "DATA_PATH", "FIRST", "data_path", "load_stream"), ".benchmarks")
         | dict.fromkeys(("Split", "Stream", "Task"), ".stream"),
     )

@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from remnant.options import checked, options_of
+from remnant.options import Option, checked, options_of, or_none, whole
 from remnant.registry import IN_FILE, Registry, UnknownNameError
 
 from . import class_groups, permuted
@@ -74,6 +74,8 @@ class Streams(Registry[Stream | StreamFunction]):
         return stream
 
 
+FIRST = Option(or_none(whole(1)), None)  # the option `first` of every stream: only its first tasks
+
 BENCHMARKS = Streams("stream", "remnant.streams")
 BENCHMARKS.update({name: stream.function for name, stream in BUILT_IN.items()})
 
@@ -86,7 +88,8 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
             `path/to/file.py:name`, the path of data (`images/`, `digits.npz`), a Stream, or a function that returns one.
             A function gets the seed if it has a parameter `seed`; its other parameters are its options.
         seed: A whole number from 0 up, from which all random choices follow.
-        **options: Options of the stream, such as `tasks=5`.
+        **options: Options of the stream, such as `tasks=5`. Every stream takes `first`: `first=3` leaves out all tasks but
+            the first three, for example to choose settings on them.
 
     Raises:
         UnknownNameError: No stream has this name, or the file cannot be used.
@@ -101,18 +104,21 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
     generator(seed, "check")  # refuses a bad seed before any file is read
     found = BENCHMARKS[stream] if isinstance(stream, str) else stream
     name = stream if isinstance(stream, str) else getattr(stream, "name", getattr(stream, "__name__", str(stream)))
+    if not isinstance(found, Stream) and not callable(found):
+        raise DataError(f"'{name}' must be a Stream or a function that returns one, and is {found!r:.60}.")
+    own = options_of(found) if callable(found) else {}
+    first = FIRST.kind.read(options.pop("first", None), "first") if "first" not in own else None
     if isinstance(found, Stream):
         if options:
             raise DataError(f"'{name}' is a finished stream and takes no options. Make it a function to give it some.")
-        return replace(found, seed=seed)
-    if not callable(found):
-        raise DataError(f"'{name}' must be a Stream or a function that returns one, and is {found!r:.60}.")
+        return replace(found.first(first) if first else found, seed=seed)
     parameters = inspect.signature(found).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     chosen = options if takes_any else checked(found, options, f"'{name}'")
     made = found(**({"seed": seed} if takes_any or "seed" in parameters else {}), **chosen)
     if not isinstance(made, Stream):
         raise DataError(f"'{name}' must return a remnant.data.Stream, and returned {made!r:.60}.")
-    defaults = {option: default for option, (_, default) in options_of(found).items()}
+    defaults = {option: default for option, (_, default) in own.items()}
     kept = name if isinstance(stream, str) and IN_FILE not in stream else made.name
-    return replace(made, name=kept, seed=seed, options=defaults | chosen)
+    made = replace(made, name=kept, seed=seed, options=defaults | chosen)
+    return replace(made.first(first), options={**made.options, "first": first}) if first else made

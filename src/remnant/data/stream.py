@@ -173,6 +173,13 @@ class Stream(Sequence[Task]):
     def __len__(self) -> int:
         return len(self.tasks)
 
+    def first(self, tasks: int) -> Stream:
+        """Returns the stream with its first tasks only."""
+        if tasks > len(self):
+            raise DataError(f"first={tasks}: stream '{self.name}' has only {len(self)} tasks.")
+        heads = self.head_sizes if self.head == "single" else self.head_sizes[:tasks]
+        return replace(self, tasks=self.tasks[:tasks], head_sizes=heads)
+
     @overload
     def __getitem__(self, index: int) -> Task: ...
     @overload

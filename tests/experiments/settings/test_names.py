@@ -58,14 +58,14 @@ def test_a_method_that_needs_the_task_runs_where_another_such_runs(monkeypatch: 
         resolve("pmnist", "other")
 
 
-def test_a_stream_without_settings_says_so(tmp_path: Path) -> None:
+def test_a_stream_without_settings_of_its_own_has_one(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "import torch\nfrom remnant.data import Stream\n"
         "def plain():\n"
         "    pair = torch.randn(20, 3), torch.arange(20) % 2\n"
         "    return Stream.from_arrays([pair, pair])\n"
     )
-    with pytest.raises(OptionError, match=r"no such setting of .*own.py:plain\. It has no settings\."):
+    with pytest.raises(OptionError, match=r"no such setting of .*own.py:plain\. There are: stream.first\."):
         resolve(f"{tmp_path / 'own.py'}:plain", "gpm", ["stream.colour=2"])
 
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from remnant.data import BENCHMARKS
+from remnant.data import BENCHMARKS, FIRST
 from remnant.methods import METHODS, OPTIMIZERS, Method
 from remnant.models import MODELS, Network
 from remnant.options import ANYTHING, REQUIRED, Kind, Option, OptionError, options_of, or_none
@@ -253,13 +253,13 @@ def _named_section(section: str, name: Any, label: str = "") -> Section:
 
 
 def _stream_section(benchmark: str, given: Iterable[str] = ()) -> Section:
-    """Returns the options of a stream function, with those `given` if it takes any; a ready stream has none."""
-    function = _find(BENCHMARKS, benchmark)
-    if not callable(function):
-        return Section(benchmark, {})
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    """Returns the options of a stream, with those `given` if its function takes any."""
+    stream = _find(BENCHMARKS, benchmark)
+    parameters = inspect.signature(stream).parameters.values() if callable(stream) else ()
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     others = {key: Option(ANYTHING, None) for key in given if takes_any}
-    return Section(benchmark, others | {f"stream.{name}": option for name, option in options_of(function).items()})
+    options = {"first": FIRST} | (options_of(stream) if callable(stream) else {})
+    return Section(benchmark, others | {f"stream.{name}": option for name, option in options.items()})
 
 
 def _find(registry: Registry[Any], name: Any, label: str = "", base: type = object) -> Any:
