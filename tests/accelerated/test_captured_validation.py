@@ -61,7 +61,7 @@ def task(rows: int = 90, device: str = "cpu", dtype: torch.dtype = torch.float32
 
 def learner(kind: type[Method] | str, norm: str = "batch", device: str = "cpu", **how: Any) -> Method:
     kind = METHODS[kind] if isinstance(kind, str) else kind
-    options = {} if norm == "none" else {"width": 3, "norm": norm}
+    options = {} if norm == "none" else {"width": 3, "norm": norm, "dropout": (0.2, 0.5)}
     net = build("mlp" if norm == "none" else "alexnet", input_shape=SHAPE, classes=[3, 3], seed=0, **options)
     fuse_activations(net)
     return kind(net.to(device, **how), lr=0.05, **OPTIONS.get(kind.name, {}))

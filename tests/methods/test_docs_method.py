@@ -75,7 +75,7 @@ def test_its_state_is_whole(name: str) -> None:
 
 
 def test_its_settings_are_those_of_its_signature(name: str) -> None:
-    assert resolve("permuted-digits", name).options == {"lr": 0.01, "strength": 0.3}
+    assert resolve("permuted-digits", name).options == {"lr": 0.01, "anneal": False, "strength": 0.3}
     assert resolve("permuted-digits", name, ["strength=2"]).options["strength"] == 2.0
     with pytest.raises(OptionError, match="Did you mean 'strength'"):
         resolve("permuted-digits", name, ["strengt=2"])

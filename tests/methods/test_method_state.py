@@ -19,7 +19,7 @@ SHAPE = (3, 19, 19)
 
 
 def network(norm: str = "batch") -> Network:
-    return build("alexnet", input_shape=SHAPE, classes=(3, 3), seed=1, width=2, norm=norm)
+    return build("alexnet", input_shape=SHAPE, classes=(3, 3), seed=1, width=2, norm=norm, dropout=(0.2, 0.5))
 
 
 def learner(method: str, norm: str = "batch", lr: float = 0.05) -> Method:

@@ -183,6 +183,16 @@ def test_fixed_epochs_keep_the_rate_and_the_last_model() -> None:
     assert all(epoch.loss == 0.5 and epoch.seconds > 0 for epoch in done)
 
 
+def test_an_annealed_rate_falls_by_half_a_cosine_in_every_task_and_after_a_resume() -> None:
+    method, schedule, state = Scripted([1.0] * 8), Schedule(lr=0.8, epochs=4, batch=4), TrainingState()
+    method.anneal = True
+    expected = [0.8 * (1 + math.cos(math.pi * epoch / 4)) / 2 for epoch in range(4)]
+    done = fit(method, schedule, task(valid=0), state, stop_after=2) + fit(method, schedule, task(valid=0), state)
+    assert [epoch.lr for epoch in done] == expected
+    assert method.rates == pytest.approx(expected)
+    assert [epoch.lr for epoch in fit(method, schedule, task(valid=0))] == expected
+
+
 def test_a_last_batch_of_one_example_is_left_out() -> None:
     """A batch of one has no statistics to normalise by, so seven rows in threes are two batches, not three."""
     method = Scripted([0.1] * 10)

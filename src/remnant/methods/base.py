@@ -102,6 +102,7 @@ class Method(Stateful):
     Args:
         network: The network to train, on its device.
         lr: The initial learning rate.
+        anneal: Whether the learning rate falls to almost 0 in every task, by half a cosine over the task's epochs.
 
     Raises:
         ValueError: If the method needs the task at test time, and the network has one head for all tasks.
@@ -123,7 +124,9 @@ class Method(Stateful):
     network: Network
     optimizer_state: list[Tensor]
 
-    def __init__(self, network: Network, *, lr: Annotated[float, number(0, 10, above=True)] = 0.01) -> None:
+    def __init__(
+        self, network: Network, *, lr: Annotated[float, number(0, 10, above=True)] = 0.01, anneal: bool = False
+    ) -> None:
         if self.needs_task and not network.multi_head:
             raise ValueError(
                 f"{self.name or type(self).__name__} needs the task at test time, but this stream has one head for all "
@@ -132,6 +135,7 @@ class Method(Stateful):
         self.device = next(network.parameters()).device
         self.base_size = sum(p.numel() for p in network.parameters())  # what `capacity` is relative to
         self.task = 0
+        self.anneal = anneal
         self.uses_plain_sgd = True
         # task → tensors of the network that the task has for itself
         self.own_tensors: dict[str, dict[str, Tensor]] = {}

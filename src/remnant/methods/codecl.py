@@ -47,9 +47,10 @@ class CodeCL(OwnScales):
         task_norms: Annotated[str, choice(NORMS)] = "frozen",
         label_smoothing: Share = 0.0,
         lr: Annotated[float, number(0, 10, above=True)] = 0.01,
+        anneal: bool = False,
     ) -> None:
         options: dict[str, Any] = {"samples": samples, "layer_samples": layer_samples, "task_norms": task_norms}
-        super().__init__(network, threshold=threshold, label_smoothing=label_smoothing, lr=lr, **options)
+        super().__init__(network, threshold=threshold, label_smoothing=label_smoothing, lr=lr, anneal=anneal, **options)
         self.aperture, self.floor, self.free, self.alike = aperture, floor, free, alike
         self.random_start = random_start
         self.energy_share = parse_threshold(threshold, self.memory.subspaces).of  # (layer, task) → ε

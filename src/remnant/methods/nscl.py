@@ -42,8 +42,9 @@ class AdamNSCL(EWC, GradientProjection):
         normed: bool = False,
         label_smoothing: Share = 0.0,
         lr: Annotated[float, number(0, 10, above=True)] = 1e-4,
+        anneal: bool = False,
     ) -> None:
-        options: dict[str, Any] = {"samples": samples, "layer_samples": layer_samples, "lr": lr}
+        options: dict[str, Any] = {"samples": samples, "layer_samples": layer_samples, "lr": lr, "anneal": anneal}
         super().__init__(network, strength=strength, task_norms="free", label_smoothing=label_smoothing, **options)
         if grouped := [name for name, each in self.memory.subspaces.items() if isinstance(each, list)]:
             raise ValueError(f"Adam-NSCL does not support grouped layers such as {grouped[0]!r}.")

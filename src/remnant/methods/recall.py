@@ -55,8 +55,8 @@ class Recall(GradientProjection):
         named_by_inputs: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(network, **options)
-        self.retrain, self.own_rank, self.anneal = retrain, own_rank, anneal
+        super().__init__(network, anneal=anneal, **options)
+        self.retrain, self.own_rank = retrain, own_rank
         self.starts_in_memory = own_start == "memory"
         self.named_by_inputs = named_by_inputs and not network.multi_head
         modules, names = dict(network.named_modules()), {p: name for name, p in network.named_parameters()}
@@ -118,8 +118,6 @@ class Recall(GradientProjection):
 
     def on_epoch_start(self, epoch: int, epochs: int, steps: int) -> None:
         self.starting, self.retraining = epoch == 0, epoch >= epochs - self.retrain
-        if self.anneal:
-            self.lr.mul_((1 + math.cos(math.pi * epoch / epochs)) / 2)
 
     def order(self, train: Split, batch: int) -> Tensor:
         if self.starting and self.starts_in_memory and self.low_rank_parts:

@@ -178,6 +178,10 @@ class Trainer:
         while state.epoch < schedule.epochs and not state.over:
             start, lr = time.perf_counter(), state.lr
             method.lr.fill_(lr)
+            if method.anneal:
+                share = (1 + math.cos(math.pi * state.epoch / schedule.epochs)) / 2
+                method.lr.mul_(share)
+                lr *= share
             method.network.train()
             method.on_epoch_start(state.epoch, schedule.epochs, steps.count)
             yield from steps.epoch()

@@ -77,7 +77,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_method_from_a_file_takes_the_defaults_of_its_signature(files: Path) -> None:
     settings = resolve("permuted-digits", "my_method.py:Pull", ["needed=1", "strength=2"])
     assert settings.method == "my_method.py:Pull"
-    assert settings.options == {"strength": 2.0, "every": 2, "needed": 1.0, "lr": 0.01}
+    assert settings.options == {"strength": 2.0, "every": 2, "needed": 1.0, "lr": 0.01, "anneal": False}
     assert settings.network == resolve("permuted-digits", "gpm").network
     with pytest.raises(OptionError, match=r"every takes a whole number"):
         resolve("permuted-digits", "my_method.py:Pull", ["needed=1", "every=2.5"])
@@ -147,7 +147,7 @@ def test_methods_and_streams_as_python_objects(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(Path(__file__).parent)
     settings = resolve("permuted-digits", Own, ["strength=1"])
     assert settings.method == f"{Path(__file__).name}:Own"
-    assert settings.options == {"strength": 1.0, "lr": 0.01}
+    assert settings.options == {"strength": 1.0, "lr": 0.01, "anneal": False}
     assert METHODS[settings.method] is Own
     assert resolve("permuted-digits", METHODS["gpm"]) == resolve("permuted-digits", "gpm")
     assert resolve(own_stream, "gpm", ["stream.depth=3"]).stream == {"depth": 3}
