@@ -73,6 +73,25 @@ def test_a_method_and_a_network_from_a_file_run(tmp_path: Path, monkeypatch: pyt
     assert matrix("own.py:Slow") != matrix("finetune", "lr=0.1")
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("capacity = 'many'", r"Odd: `capacity` is 'many'\. It must be a number: the parameters in use"),
+        (
+            "def __init__(self, network, *, lr=0.1):\n        super().__init__(network, lr=lr)\n        self.keep('a', print)",
+            r"Odd could not be built: TypeError: A state cannot hold state/a: a builtin.*\. Use tensors, .* and dicts\.$",
+        ),
+    ],
+    ids=["a capacity that is no number", "a state that no file can hold"],
+)
+def test_what_could_not_be_saved_is_refused_before_the_first_task(tmp_path: Path, body: str, message: str) -> None:
+    (tmp_path / "odd.py").write_text(f"from remnant.methods import Method\nclass Odd(Method):\n    {body}\n")
+    settings = resolve("permuted-digits", f"{tmp_path / 'odd.py'}:Odd", FEW)
+    with pytest.raises(RunError, match=message):
+        run(Plan(settings, (0,), tmp_path / "runs", "cpu"))
+    assert not list((tmp_path / "runs").rglob("seed0"))
+
+
 def test_another_optimizer_changes_the_result(tmp_path: Path) -> None:
     def matrix(*overrides: str) -> Any:
         settings = resolve("permuted-digits", "finetune", (*FEW, "lr=0.001", *overrides))

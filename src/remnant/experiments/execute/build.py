@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from remnant.data import BUILT_IN, Split, Stream, load_stream
 from remnant.errors import RunError, UserError, own_line
-from remnant.memory import UnsupportedError
+from remnant.memory import UnsupportedError, codec
 from remnant.methods import METHODS, Method
 from remnant.models import MODELS, Network, build
 from remnant.registry import IN_FILE
@@ -41,6 +41,8 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
         method = METHODS[name](network.to(device), **settings.options)
         if settings.optimizer:
             method.use_optimizer(**settings.optimizer)
+        if IN_FILE in name:
+            _check_method(method, name)
     except UnsupportedError as error:
         raise RunError(
             f"{error} With `remnant run`, write --set unsupported=freeze, --set unsupported=free or --set 'exclude=[…]'."
@@ -51,7 +53,8 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
         if "allocate memory" in str(error) or isinstance(error, MemoryError):
             raise RunError(f"{name} {TOO_LARGE}") from error
         if IN_FILE in name or isinstance(error, SystemExit):
-            raise RunError(f"{name} could not be built: {type(error).__name__}: {error}{own_line(error)}.") from error
+            reason = f"{type(error).__name__}: {error}".removesuffix(".")
+            raise RunError(f"{name} could not be built: {reason}{own_line(error)}.") from error
         if isinstance(error, ValueError):  # each setting is valid, but they do not fit each other
             raise RunError(f"{settings.method} on {settings.benchmark}: {error}") from error
         raise
@@ -75,6 +78,16 @@ def _limited_memory(name: str) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+def _check_method(method: Method, name: str) -> None:
+    """Refuses now what would fail when the first task is saved."""
+    if not isinstance(method.capacity, int | float):
+        raise RunError(
+            f"{name}: `capacity` is {method.capacity!r:.60}. It must be a number: the parameters in use, relative to those "
+            "of the network."
+        )
+    codec.pack(method.state_dict())
 
 
 def _check_inputs(network: Network, x: Tensor, name: str) -> None:
