@@ -8,8 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from remnant.accelerated import fuse_activations
-from remnant.models import MLP, MODELS, LeNet, Network, build
-from remnant.models.convolutional import ReluDropout, ResponseNorm
+from remnant.models import MLP, MODELS, LeNet, Network, ReluDropout, ResponseNorm, build
 from remnant.options import OptionError
 from remnant.registry import UnknownNameError
 

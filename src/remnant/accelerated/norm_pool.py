@@ -14,9 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from remnant.models import ReluDropout
+from remnant.models import ReluDropout, ResponseNorm
 
 from .cpu_activation import CPUActivation
+from .response_norm import fused_response
 
 BLOCK = 1024
 FEATURES = 16  # per block of threads, with all their rows
@@ -40,13 +41,15 @@ def _kernels() -> Any:
 
 
 def fuse_activations(network: nn.Module) -> None:
-    """Makes every `ReluDropout` of the network use a faster form where one applies: in training, in float32.
+    """Makes every `ReluDropout` and `ResponseNorm` use a faster form where one applies: in float32, dropout in training.
 
     Dropout then draws other random numbers than PyTorch's, from the same distribution.
     """
     for module in network.modules():
         if isinstance(module, ReluDropout):
             module.fused = _fused_activation
+        elif isinstance(module, ResponseNorm) and _has_triton:
+            module.fused = fused_response
 
 
 def _fused_activation(layer: ReluDropout, x: Tensor, norm: nn.Module | None) -> Tensor | None:

@@ -1,6 +1,6 @@
 """The paper's networks, by class and by name."""
 
-from .convolutional import AlexNet, LeNet, ReluDropout
+from .convolutional import AlexNet, LeNet, ReluDropout, ResponseNorm
 from .network import MLP, MODELS, Maker, Network, Units, build, linear_chain
 from .resnet import ResNet18
 from .vae import VAE
@@ -17,6 +17,7 @@ __all__ = [
     "Network",
     "ReluDropout",
     "ResNet18",
+    "ResponseNorm",
     "Units",
     "build",
     "linear_chain",

@@ -126,16 +126,27 @@ class ResponseNorm(nn.Module):
     gradient is written out, which takes half as many passes over memory as autograd's.
     """
 
+    fused: "Callable[[ResponseNorm, Tensor], Tensor | None] | None" = None  # as that of `ReluDropout`
+
     def __init__(self, size: int, *, alpha: float) -> None:
         super().__init__()
         self.size, self.scale = size, alpha / size
 
     def forward(self, x: Tensor) -> Tensor:
-        channels = x.shape[1]
-        near = x.new_full((channels, channels), self.scale).triu(-(self.size // 2)).tril((self.size - 1) // 2)
+        if self.fused is not None and (done := self.fused(self, x)) is not None:
+            return done
         if torch._C._are_functorch_transforms_active():  # such as vmap, for gradients of single examples
-            return x * _factor(_divisor(x, near))
-        return cast(Tensor, _ResponseNormalised.apply(x, near))  # type: ignore[no-untyped-call]
+            return self.formula(x)
+        return cast(Tensor, _ResponseNormalised.apply(x, self.near(x)))  # type: ignore[no-untyped-call]
+
+    def formula(self, x: Tensor) -> Tensor:
+        """Returns the output by operations that have gradients of every order."""
+        return x * _factor(_divisor(x, self.near(x)))
+
+    def near(self, x: Tensor) -> Tensor:
+        """Returns the matrix that adds up nearby channels, times α / size."""
+        square = x.new_full((x.shape[1], x.shape[1]), self.scale)
+        return square.triu(-(self.size // 2)).tril((self.size - 1) // 2)
 
 
 def _divisor(x: Tensor, near: Tensor) -> Tensor:
