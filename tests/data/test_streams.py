@@ -113,9 +113,9 @@ def test_first_leaves_out_the_heads_of_later_tasks(fake_sets: Callable[..., obje
 
 def test_first_must_be_a_number_of_tasks_that_there_are() -> None:
     pytest.importorskip("sklearn")
-    with pytest.raises(DataError, match="first=11: stream 'permuted-digits' has only 10 tasks"):
+    with pytest.raises(DataError, match="first=11: stream 'permuted-digits' has 10 tasks; choose 1 to 10 of them"):
         load_stream("permuted-digits", first=11)
-    with pytest.raises(UserError, match="first takes a whole number from 1"):
+    with pytest.raises(UserError, match="first=0: first takes a whole number from 1"):
         load_stream("permuted-digits", first=0)
 
 

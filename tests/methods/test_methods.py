@@ -469,3 +469,9 @@ def test_a_hook_that_could_not_be_called_is_refused_when_its_class_is_made(
 def test_methods_go_by_the_names_they_give_themselves() -> None:
     assert {"gpm", "finetune", "multitask", "single-task"} <= METHODS.keys()
     assert all(METHODS[name].name == name and METHODS[name].__doc__ for name in METHODS)
+
+
+@pytest.mark.parametrize("method", ["packnet", "space", "rcl", "den", "apd"])
+def test_a_method_whose_tasks_have_phases_is_not_annealed(method: str) -> None:
+    with pytest.raises(ValueError, match="sets the rates of a task's phases itself"):
+        METHODS[method](network("alexnet"), anneal=True)

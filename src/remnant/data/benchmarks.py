@@ -107,7 +107,8 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
     if not isinstance(found, Stream) and not callable(found):
         raise DataError(f"'{name}' must be a Stream or a function that returns one, and is {found!r:.60}.")
     own = options_of(found) if callable(found) else {}
-    first = FIRST.kind.read(options.pop("first", None), "first") if "first" not in own else None
+    given = options.pop("first", None) if "first" not in own else None
+    first = FIRST.kind.read(given, f"first={given!r}: first")
     if isinstance(found, Stream):
         if options:
             raise DataError(f"'{name}' is a finished stream and takes no options. Make it a function to give it some.")
@@ -121,4 +122,4 @@ def load_stream(stream: str | Stream | StreamFunction, seed: int = 0, **options:
     defaults = {option: default for option, (_, default) in own.items()}
     kept = name if isinstance(stream, str) and IN_FILE not in stream else made.name
     made = replace(made, name=kept, seed=seed, options=defaults | chosen)
-    return replace(made.first(first), options={**made.options, "first": first}) if first else made
+    return made.first(first) if first else made

@@ -175,10 +175,13 @@ class Stream(Sequence[Task]):
 
     def first(self, tasks: int) -> Stream:
         """Returns the stream with its first tasks only."""
-        if tasks > len(self):
-            raise DataError(f"first={tasks}: stream '{self.name}' has only {len(self)} tasks.")
+        if not 1 <= tasks <= len(self):
+            raise DataError(
+                f"first={tasks}: stream '{self.name}' has {len(self)} tasks; choose 1 to {len(self)} of them."
+            )
         heads = self.head_sizes if self.head == "single" else self.head_sizes[:tasks]
-        return replace(self, tasks=self.tasks[:tasks], head_sizes=heads)
+        options = {**self.options, "first": tasks}
+        return replace(self, tasks=self.tasks[:tasks], head_sizes=heads, options=options)
 
     @overload
     def __getitem__(self, index: int) -> Task: ...

@@ -63,6 +63,7 @@ class APD(Growing):
     """
 
     name = "apd"
+    has_phases = True
     freezes_norms = True
     before: list[Tensor]  # θ_j* of all j < t, without the values of their groups
     grouped: int  # numbers that groups of tasks share

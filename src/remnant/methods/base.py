@@ -102,10 +102,12 @@ class Method(Stateful):
     Args:
         network: The network to train, on its device.
         lr: The initial learning rate.
-        anneal: Whether the learning rate falls to almost 0 in every task, by half a cosine over the task's epochs.
+        anneal: Whether the learning rate falls to almost 0 in every task, by half a cosine over the task's epochs. Train a
+            fixed number of epochs then.
 
     Raises:
-        ValueError: If the method needs the task at test time, and the network has one head for all tasks.
+        ValueError: If the method has phases and should be annealed, or if it needs the task at test time, and the network
+            has one head for all tasks.
 
     Example:
         >>> class WithoutOutliers(Method):
@@ -120,6 +122,9 @@ class Method(Stateful):
     capacity = 1.0  # parameters in use, relative to the network that training started with
     label_smoothing = 0.0  # the share of a label that goes to all classes evenly
     plain_sgd_only = False  # whether the method refuses other optimizers
+    has_phases = (
+        False  # whether a task has phases with rates of their own, so that one rate cannot fall over all of them
+    )
     lr: Tensor  # a tensor, because captured steps must follow its changes
     network: Network
     optimizer_state: list[Tensor]
@@ -132,6 +137,8 @@ class Method(Stateful):
                 f"{self.name or type(self).__name__} needs the task at test time, but this stream has one head for all "
                 "tasks. Choose a stream with one head per task, or another method."
             )
+        if anneal and self.has_phases:
+            raise ValueError("this method sets the rates of a task's phases itself. Remove --set anneal.")
         self.device = next(network.parameters()).device
         self.base_size = sum(p.numel() for p in network.parameters())  # what `capacity` is relative to
         self.task = 0
@@ -188,7 +195,7 @@ class Method(Stateful):
         """Prepares an epoch, given its number, the largest number of epochs, and its number of steps."""
 
     def on_epoch_end(self) -> bool | None:
-        """Runs after each epoch. If it returns True, the learning rate starts again at its first value."""
+        """Runs after each epoch. If it returns True, a rate that is not annealed starts again at its first value."""
         return None
 
     def finish(self, task: int, train: Split) -> None:

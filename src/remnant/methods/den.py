@@ -35,6 +35,7 @@ class DEN(Widening):
     """
 
     name = "den"
+    has_phases = True
     prices: Tensor  # of |W|, of ‖W − W*‖² and of groups, in this part of the task
     mean_loss: Tensor  # a running mean
     new: Tensor  # units that part 3 has added: 1 or 0

@@ -25,6 +25,7 @@ class PackNet(Subnetworks):
     """
 
     name = "packnet"
+    has_phases = True
     needs_task = True
     owners: list[Tensor]  # for each weight, the number of the task that keeps it, from 1; 0 if it is free
     pruned: int  # tasks that are pruned

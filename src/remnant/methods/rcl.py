@@ -27,6 +27,7 @@ class RCL(Widening):
     """
 
     name = "rcl"
+    has_phases = True
     choices: Tensor  # new units of each layer in this trial
     controller: "Controller"
     best: list[Tensor]  # the best trial's weights

@@ -26,6 +26,7 @@ class SPACE(PartlyFrozen):
     """
 
     name = "space"
+    has_phases = True
     freezes_norms = True
     needs_task = True
     widths: list[list[int]]  # k of each layer's filters, by task

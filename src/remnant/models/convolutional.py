@@ -187,8 +187,8 @@ class AlexNet(Network):
 
     Args:
         width: filters of the first convolution. The paper's 64 gives 64, 128, 256 filters and 2048, 2048 units.
-        dropout: the rates after the first two layers and after the others; without it the paper's 0.2 and 0.5 with `batch`,
-            and 0 with `running`: dropout adds variance, which running statistics would expect of the test as well.
+        dropout: the rates after the first two layers and after the others. By default the paper's 0.2 and 0.5 with the norm
+            `batch`, and 0 with `running`: dropout adds variance, which running statistics would expect of the test as well.
         norm: `running` for ordinary batch normalisation, `batch` for the current batch's statistics, as in the paper.
     """
 

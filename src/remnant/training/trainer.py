@@ -29,9 +29,10 @@ STEPS_PER_TURN = 200  # steps before other runs may continue
 class Schedule:
     """The epochs, batches and learning rates of one task.
 
-    Without `patience`, or without a validation set, a task trains all epochs at one rate. With both, `patience` epochs
-    without a lower validation loss divide the rate by `factor`, and the task ends once the rate is below `lr_min`. The
-    best model is then restored, as in the published scripts. A method may ask to start again at the first rate.
+    Without `patience`, or without a validation set, a task trains all epochs, at one rate or at one that falls if the
+    method is annealed. With both, `patience` epochs without a lower validation loss divide the rate by `factor`, and the
+    task ends once the rate is below `lr_min`. The best model is then restored, as in the published scripts. A method may
+    ask to start again at the first rate.
     """
 
     lr: float
@@ -178,7 +179,7 @@ class Trainer:
         while state.epoch < schedule.epochs and not state.over:
             start, lr = time.perf_counter(), state.lr
             method.lr.fill_(lr)
-            if method.anneal:
+            if method.anneal is True:  # a method of a user may have another attribute of that name
                 share = (1 + math.cos(math.pi * state.epoch / schedule.epochs)) / 2
                 method.lr.mul_(share)
                 lr *= share

@@ -52,6 +52,15 @@ def test_an_error_in_the_users_file_gives_its_line(name: str, error: str, tmp_pa
         build_method(settings, 0, CPU)
 
 
+def test_a_rate_that_falls_over_all_epochs_does_not_go_with_early_stopping() -> None:
+    stopping = ("training.patience=2", "training.factor=2", "training.lr_min=0.01")
+    build_method(resolve("permuted-digits", "gpm", stopping), 0, CPU)
+    with pytest.raises(
+        RunError, match=r"training\.patience stops early\. Use only one of them: add --set training\.patience"
+    ):
+        build_method(resolve("permuted-digits", "gpm", (*stopping, "anneal=true")), 0, CPU)
+
+
 def test_settings_that_do_not_fit_each_other_name_the_run() -> None:
     settings = resolve("permuted-digits", "finetune", ["network.name=alexnet"])
     with pytest.raises(RunError, match="finetune on permuted-digits: AlexNet cannot take images of 8×8"):

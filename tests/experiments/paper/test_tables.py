@@ -31,6 +31,13 @@ WITH_SGD = (
 ABLATIONS = {"permuted-digits": 6, "pmnist": 6, "split-cifar100": 4, "cifar100-superclass": 3}  # rows
 WITH_ADAM = ("adam-nscl", "wsn")
 FAIR = ("permuted-digits", "pmnist", "split-cifar100")
+
+
+def with_sgd(benchmark: str) -> tuple[str, ...]:
+    own_rows = ("rogo", "dfrogo", "remnant-recall") if benchmark == "split-cifar100" else ()
+    return (*(method for method in WITH_SGD if method not in own_rows), *own_rows)
+
+
 ONE_EPOCH = {
     "ogd": (85.18, 0.29, -0.06, 0.00),
     "owm": (90.55, 0.15, -0.01, 0.00),
@@ -109,11 +116,11 @@ def test_the_tables_have_the_rows_of_the_paper() -> None:
                 for method in (*methods, "remnant-recall")
             ],
             "ablations": [(benchmark, "remnant-recall") for benchmark, rows in ABLATIONS.items() for _ in range(rows)],
-            "fair": [(benchmark, method) for benchmark in FAIR for method in (*WITH_SGD, *WITH_ADAM)],
+            "fair": [(benchmark, method) for benchmark in FAIR for method in (*with_sgd(benchmark), *WITH_ADAM)],
             "fair-lr": [
                 (benchmark, method)
                 for benchmark in FAIR
-                for methods, rates in ((WITH_SGD, 4), (WITH_ADAM, 3))
+                for methods, rates in ((with_sgd(benchmark), 4), (WITH_ADAM, 3))
                 for method in methods
                 for _ in range(rates)
             ],

@@ -4,6 +4,7 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +42,13 @@ def build_method(settings: Settings, seed: int, device: torch.device) -> tuple[S
         method = METHODS[name](network.to(device), **settings.options)
         if settings.optimizer:
             method.use_optimizer(**settings.optimizer)
-        if IN_FILE in name:
+        if name not in METHODS.data:
             _check_method(method, name)
+        if method.anneal is True and "patience" in settings.training:
+            raise RunError(
+                "anneal lets the rate fall over a fixed number of epochs, and training.patience stops early. Use only one of "
+                "them: add --set training.patience=none, or set anneal=false."
+            )
     except UnsupportedError as error:
         raise RunError(
             f"{error} With `remnant run`, write --set unsupported=freeze, --set unsupported=free or --set 'exclude=[…]'."
@@ -82,10 +88,11 @@ def _limited_memory(name: str) -> Iterator[None]:
 
 def _check_method(method: Method, name: str) -> None:
     """Refuses now what would fail when the first task is saved."""
-    if not isinstance(method.capacity, int | float):
+    capacity = getattr(method, "capacity", None)  # a property may need what the first task sets
+    if not isinstance(capacity, Real | None):
         raise RunError(
-            f"{name}: `capacity` is {method.capacity!r:.60}. It must be a number: the parameters in use, relative to those "
-            "of the network."
+            f"{name}: `capacity` is {capacity!r:.60}. It must be a number: the parameters in use, relative to those of the "
+            "network."
         )
     codec.pack(method.state_dict())
 
