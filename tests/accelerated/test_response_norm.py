@@ -60,6 +60,6 @@ def test_a_lenet_uses_it_in_training_and_at_test() -> None:
     torch.testing.assert_close(network.eval()(x, 0), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_other_devices_and_types_keep_the_formula() -> None:
+def test_a_cpu_keeps_the_formula() -> None:
     norm = ResponseNorm(4, alpha=2.0)
     assert fused_response(norm, images(5, 4, dtype=torch.float32)) is None

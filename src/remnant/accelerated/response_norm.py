@@ -1,6 +1,6 @@
 """Local response normalisation on a GPU in one pass over memory per direction, for `remnant.models.ResponseNorm`.
 
-As separate operations it makes eleven passes forward and eight back, which is half of a LeNet step.
+As separate operations it makes seven passes forward and six back.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class _Response(torch.autograd.Function):
 
 
 def _run(kernel: str, norm: ResponseNorm, *given: Tensor) -> Tensor:
-    kernels: Any = importlib.import_module(
-        ".response_kernels", __package__
-    )  # imports triton, which not every machine has
+    # imports triton, which not every machine has
+    kernels: Any = importlib.import_module(".response_kernels", __package__)
     given = tuple(tensor.contiguous(memory_format=torch.channels_last) for tensor in given)
     made = torch.empty_like(given[0])
     sizes = made.numel(), made.shape[1], norm.scale
